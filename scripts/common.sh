@@ -11,14 +11,28 @@ export CARGO_INCREMENTAL=0
 # The number of tests of a program that run at the same time. Most tests spend their time waiting.
 threads=12
 
-# What the script has done: `step` or `test`, its seconds, and its name.
-record=$(mktemp)
+# A safeguard is switched off for a control only.
+unset LOCK_WITHOUT
+
+# What the script has done: `step`, `test` or `passed`, a number, and a name.
+record=
 began=$SECONDS
 failed=()
 beside_id=
-trap 'rm -f "$record"; [ -z "$beside_id" ] || kill "$beside_id"' EXIT
 
 say() { printf '\n== %s\n' "$*"; }
+
+clean_up() {
+  [ -z "$beside_id" ] || kill "$beside_id" 2>/dev/null || true
+  rm -rf "$record"
+}
+
+# begin: makes the folder of the records, unless there is one.
+begin() {
+  [ -z "$record" ] || return 0
+  record=$(mktemp -d)
+  trap clean_up EXIT
+}
 
 # step NAME COMMAND...: runs a command, and ends the script if it fails.
 step() {
@@ -26,26 +40,25 @@ step() {
   [ ${#failed[@]} -eq 0 ] || finish
 }
 
-# attempt NAME COMMAND...: runs a command. If it fails, the script goes on, and fails at its end.
+# attempt NAME COMMAND...: runs a command, or a function whose last command alone can fail. If it fails, the script goes on, and
+# fails at its end.
 attempt() {
-  local name=$1 from=$SECONDS printed
+  local name=$1 from=$SECONDS
   shift
+  begin
   say "$name"
-  printed=$(mktemp)
-  "$@" 2>&1 | tee "$printed" || failed+=("$name")
-  echo "step $((SECONDS - from)) $name" >>"$record"
-  sed -nE 's/^test (.*) \.\.\. [A-Za-z]+ <([0-9.]+)s>$/test \2 \1/p; s/^test result: [A-Za-z]+\. ([0-9]+) passed.*/passed \1/p' \
-    "$printed" >>"$record"
-  rm "$printed"
+  "$@" 2>&1 | tee "$record/printed" || failed+=("$name")
+  note "$name" $((SECONDS - from)) "$record/printed"
 }
 
 # beside NAME COMMAND...: begins to run a command that computes, at the lowest priority, beside tests that measure time. `collect`
 # waits for it, and shows its output.
 beside() {
-  beside_name=$1 beside_from=$SECONDS beside_printed=$(mktemp)
+  beside_name=$1 beside_from=$SECONDS
   shift
+  begin
   # The tests begin first: Cargo builds for one command at a time.
-  (sleep 5 && exec nice -n 19 "$@") >"$beside_printed" 2>&1 </dev/null &
+  (sleep 5 && exec nice -n 19 "$@") >"$record/beside" 2>&1 </dev/null &
   beside_id=$!
 }
 
@@ -53,18 +66,29 @@ collect() {
   say "$beside_name (beside what is above)"
   wait "$beside_id" || failed+=("$beside_name")
   beside_id=
-  cat "$beside_printed"
-  rm "$beside_printed"
-  echo "step $((SECONDS - beside_from)) $beside_name" >>"$record"
+  cat "$record/beside"
+  note "$beside_name" $((SECONDS - beside_from)) "$record/beside"
+}
+
+# note NAME SECONDS FILE: records a step, and the tests in what it has printed.
+note() {
+  echo "step $2 $1" >>"$record/all"
+  sed -nE 's/^test (.*) \.\.\. [A-Za-z]+ <([0-9.]+)s>$/test \2 \1/p; s/^test result: [A-Za-z]+\. ([0-9]+) passed.*/passed \1/p' \
+    "$3" >"$record/tests"
+  if grep -q '^passed ' "$record/tests" && ! grep -q '^passed [1-9]' "$record/tests"; then
+    failed+=("$1: no test has run")
+  fi
+  cat "$record/tests" >>"$record/all"
 }
 
 # finish: prints what took longest, and whether everything passed.
 finish() {
   say 'The slowest steps and tests, in seconds'
-  grep '^step ' "$record" | cut -d ' ' -f 2- | sort -rn | head -n 10 || true
-  grep '^test ' "$record" | cut -d ' ' -f 2- | sort -rn | head -n 10 || true
-  local passed took=$((SECONDS - began))
-  passed=$(awk '$1 == "passed" { sum += $2 } END { print sum + 0 }' "$record")
+  local kind passed took=$((SECONDS - began))
+  for kind in step test; do
+    grep "^$kind " "$record/all" | cut -d ' ' -f 2- | sort -rn | head -n 10 || true
+  done
+  passed=$(awk '$1 == "passed" { sum += $2 } END { print sum + 0 }' "$record/all")
   took="$((took / 60)) min $((took % 60)) s"
   if [ ${#failed[@]} -eq 0 ]; then
     say "Everything passed: $passed tests in $took."

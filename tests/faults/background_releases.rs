@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_runtime::{Identity, LockClient, ReleaseMode, distributed_lock, with_client};
-use lock_tests::{Expected, Proxy, RedisServer, Toward};
+use lock_tests::{Expected, Proxy, RedisServer, Toward, within};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -208,7 +208,7 @@ async fn a_process_whose_releases_are_on_their_way_lets_another_one_acquire_the_
     }
     for _ in 0..20 {
         let call = other.lock("k").run(async {});
-        timeout(LEASE * 2, call).await.expect("it gets the lock").expect("up");
+        within(LEASE * 2, call).await.expect("it gets the lock").expect("up");
     }
     tasks.shutdown().await;
     until_idle(&busy, LEASE * 5).await;

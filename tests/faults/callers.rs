@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 
 use lock_runtime::{LockClient, LockError, LostReason};
-use lock_tests::{Helper, Proxy, RedisServer, boot_nanos, running_time};
+use lock_tests::{Helper, Proxy, RedisServer, boot_nanos, running_time, within};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{
@@ -38,7 +38,7 @@ async fn with_failing_log(how: &'static str) -> (String, u64) {
     let status = process.line();
     server.freeze();
     let late = tokio::task::spawn_blocking(move || process.line());
-    let late = timeout(lease * 2, late).await.expect("at the deadline").expect("no panic");
+    let late = within(lease * 2, late).await.expect("at the deadline").expect("no panic");
     server.thaw();
     let late = late.strip_prefix("late ").and_then(|late| late.parse().ok());
     (status, late.expect("a number"))
@@ -207,8 +207,7 @@ async fn a_panicking_waker_does_not_prevent_other_wake_ups() {
     let is_woken = || recording.threads.lock().expect("not poisoned").contains("lock-notifier");
     assert!(until(LEASE * 5, is_woken).await.is_some(), "the waker is called");
     server.tell(&["DEL", "other"]);
-    let guard =
-        timeout(LEASE * 5, other).await.expect("the other call is woken").expect("no panic");
+    let guard = within(LEASE * 5, other).await.expect("the other call is woken").expect("no panic");
     guard.expect("free").release().await.expect("held");
     drop((panicking, held));
 }

@@ -188,7 +188,7 @@ lock_tests::controls! {
     processes_without_only_if_free: "processes::the_lock_of_a_killed_process_is_free_when_its_lease_ends"
         without "only-if-free" seeing "it was killed while it held the lock";
     processes_without_check_before_poll: "processes::a_process_suspended_past_its_lease_does_not_resume_its_body"
-        without "check-before-poll" seeing "at once: Elapsed";
+        without "check-before-poll" seeing "at once: TooLate";
     processes_without_renewal: "processes::a_process_suspended_for_less_than_its_lease_keeps_its_lock"
         without "renewal" seeing "left == right";
     background_releases_without_only_if_free: "background_releases::locks_exclude_each_other_while_releases_are_on_their_way"

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_runtime::{Lock, LockClient};
-use lock_tests::{Helper, RedisServer, running_time};
+use lock_tests::{Helper, RedisServer, running_time, within};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{
@@ -45,7 +45,7 @@ async fn the_calls_of_a_killed_process_are_passed_over() {
     kill_waiting(&mut process, &server).await;
     guard.release().await.expect("held");
     // Each of the five would cost the lease of a transfer.
-    let next = timeout(TRANSFER * 3, call).await.expect("passed over").expect("no panic");
+    let next = within(TRANSFER * 3, call).await.expect("passed over").expect("no panic");
     next.expect("its turn").release().await.expect("held");
 }
 
@@ -69,7 +69,7 @@ async fn calls_that_are_not_polled_delay_the_others_only_briefly() {
     assert_queued(&server, 4).await;
     guard.release().await.expect("held");
     // Without the notifier thread, each of them would cost the lease of a transfer.
-    let next = timeout(TRANSFER * 2, call).await.expect("the notifier thread polls them");
+    let next = within(TRANSFER * 2, call).await.expect("the notifier thread polls them");
     next.expect("no panic").expect("its turn").release().await.expect("held");
     for call in unpolled {
         call.await.expect("they are polled again").release().await.expect("held");
@@ -108,7 +108,7 @@ async fn calls_on_a_runtime_that_is_blocked_leave_the_queue() {
     let call = tokio::spawn(fair(&client).acquire());
     assert_queued(&server, 1).await;
     guard.release().await.expect("held");
-    let next = timeout(TRANSFER / 2, call).await.expect("its turn").expect("no panic");
+    let next = within(TRANSFER / 2, call).await.expect("its turn").expect("no panic");
     next.expect("up").release().await.expect("held");
     unblock.send(()).expect("it waits");
     tokio::task::spawn_blocking(|| other.join().expect("no panic")).await.expect("no panic");
@@ -148,6 +148,6 @@ async fn a_lock_of_the_same_process_does_not_linger_while_a_fair_call_waits() {
     let client = builder.connect().await.expect("up");
     let lingers = client.lock("k").linger(LEASE);
     lingers.run(async {}).await.expect("free");
-    let granted = timeout(LEASE / 2, fair(&client).acquire()).await.expect("it lingers no longer");
+    let granted = within(LEASE / 2, fair(&client).acquire()).await.expect("it lingers no longer");
     granted.expect("up").release().await.expect("held");
 }

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use lock_runtime::{Identity, LockClient, LockError, LockGuard, LostReason, WireFormat};
-use lock_tests::{Proxy, RedisServer, Toward};
+use lock_tests::{Proxy, RedisServer, Toward, within};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -64,7 +64,7 @@ async fn a_busy_process_lets_another_process_acquire_the_lock() {
     let (busy, other) = (client(&server.url()).await, client(&server.url()).await);
     let contenders = Contenders::start(&busy, 8, Duration::ZERO).await;
     for _ in 0..20 {
-        let acquired = timeout(LEASE * 2, other.lock("k").acquire()).await;
+        let acquired = within(LEASE * 2, other.lock("k").acquire()).await;
         let guard = acquired.expect("the other process gets the lock").expect("the server is up");
         guard.release().await.expect("held");
     }
@@ -138,7 +138,7 @@ async fn a_process_with_a_long_round_trip_gets_its_share() {
         }
         guard.release().await.expect("held");
     };
-    timeout(LEASE * 60, sharing).await.expect("its share");
+    within(LEASE * 60, sharing).await.expect("its share");
     far.stop().await;
 }
 
@@ -227,7 +227,7 @@ async fn a_key_deleted_before_a_hand_off_is_lost_for_the_next_holder() {
     server.tell(&["DEL", "k"]);
     first.release().await.expect("the loss is not yet known");
     let second = second.await.expect("no panic").expect("handed off");
-    let reason = timeout(LEASE * 5, second.lost()).await.expect("by its next renewal");
+    let reason = within(LEASE * 5, second.lost()).await.expect("by its next renewal");
     assert_eq!(reason, LostReason::Gone);
     assert!(matches!(second.release().await, Err(LockError::Lost { .. })));
     client.lock("k").acquire().await.expect("free").release().await.expect("held");

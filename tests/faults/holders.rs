@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lock_runtime::{LockClient, LockError};
-use lock_tests::{Helper, Proxy, RedisServer, TestedKind};
+use lock_tests::{Helper, Proxy, RedisServer, TestedKind, within};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use crate::support::{LEASE, client, client_with_lease, milliseconds, until};
 
@@ -44,7 +44,7 @@ impl RunningBody {
             }
         };
         let call = tokio::spawn(kind.run(client.clone(), kind.name(), body));
-        timeout(LEASE * 20, has_begun).await.expect("free").expect("its body runs");
+        within(LEASE * 20, has_begun).await.expect("free").expect("its body runs");
         Self { kind, has_ended, last_poll, call }
     }
 
@@ -93,7 +93,7 @@ async fn a_holder_of_any_kind_that_cannot_reach_the_server_ends_before_the_next_
             sleep(LEASE).await;
             body.has_ended() && *body.last_poll.lock().expect("no panic") < granted
         });
-        let next = timeout(LEASE * 30, next).await.expect("after the lease");
+        let next = within(LEASE * 30, next).await.expect("after the lease");
         (body.kind, next.expect("still held"))
     };
     let failing = failing(bodies.iter().map(check).collect()).await;
@@ -118,7 +118,7 @@ async fn a_holder_of_any_kind_that_was_suspended_past_its_lease_does_not_continu
             sleep(LEASE).await;
             line == "dropped"
         });
-        let next = timeout(LEASE * 30, next).await.expect("after the lease");
+        let next = within(LEASE * 30, next).await.expect("after the lease");
         (kind, next.expect("still held"))
     };
     let failing = failing(TestedKind::ALL.into_iter().map(check).collect()).await;

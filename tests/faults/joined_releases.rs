@@ -6,9 +6,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use lock_runtime::{Identity, LockClient, LockError, LockGuard, LostReason};
-use lock_tests::RedisServer;
 use lock_tests::support::outcomes_of;
-use tokio::time::{Instant, timeout};
+use lock_tests::{RedisServer, within};
+use tokio::time::Instant;
 
 use crate::support::{LEASE, until, until_idle};
 
@@ -142,7 +142,7 @@ async fn a_release_that_is_not_polled_or_dropped_delays_no_other_one() {
         if drops {
             begun.clear();
         }
-        let released = timeout(LONG_LEASE / 6, release_all(others)).await.expect("in time");
+        let released = within(LONG_LEASE / 6, release_all(others)).await.expect("in time");
         assert!(released.iter().all(Result::is_ok));
         let is_free = || server.keys().is_empty();
         assert!(until(LONG_LEASE / 6, is_free).await.is_some(), "a key is left: {drops}");
@@ -224,7 +224,7 @@ async fn releases_of_a_runtime_that_ends_are_made_in_the_background() {
         scope.spawn(|| begin_and_end(&server, &client)).join().expect("no panic")
     });
     for (number, release) in begun.into_iter().enumerate() {
-        let outcome = timeout(LONG_LEASE, release).await.expect("it ends");
+        let outcome = within(LONG_LEASE, release).await.expect("it ends");
         let Err(LockError::Unavailable { cause, .. }) = outcome else { panic!("{outcome:?}") };
         let was_queued = cause.contains("the task that sends releases has ended");
         assert_eq!(was_queued, number >= 16, "{number}: {cause}");

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use lock_runtime::LockClient;
-use lock_tests::{RedisServer, TestedHold, TestedKind, left_of_locks};
+use lock_tests::{RedisServer, TestedHold, TestedKind, left_of_locks, within};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::support::{LEASE, client_with_lease, until, until_idle};
 
@@ -124,7 +124,7 @@ impl KindContest {
         for hold in self.held {
             hold.release().await.expect("held");
         }
-        while let Some(served) = timeout(limit, self.waits.join_next()).await.expect("its turn") {
+        while let Some(served) = within(limit, self.waits.join_next()).await.expect("its turn") {
             served.expect("no violation");
         }
     }

@@ -1,7 +1,7 @@
 //! Faults of leaders and candidates.
 
 use lock_runtime::{LeaderInfo, LockClient};
-use lock_tests::{Expected, Helper, Proxy, RedisServer, Toward, running_time};
+use lock_tests::{Expected, Helper, Proxy, RedisServer, Toward, running_time, within};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{FaultFixture, LEASE, client, client_with_lease, number, until};
@@ -78,7 +78,7 @@ async fn a_leader_that_cannot_reach_the_server_is_replaced_after_its_body_was_dr
     });
     let (first, end) = terms.recv().await.expect("elected");
     proxy.partition();
-    let leader = timeout(LEASE * 5, other.leadership("k").campaign()).await.expect("soon");
+    let leader = within(LEASE * 5, other.leadership("k").campaign()).await.expect("soon");
     let leader = leader.expect("elected");
     // Its body is not polled any more, and dropped as soon as its task runs.
     let is_dropped = until(LEASE / 2, || end.is_closed()).await.is_some();
@@ -88,7 +88,7 @@ async fn a_leader_that_cannot_reach_the_server_is_replaced_after_its_body_was_dr
     sleep(LEASE).await;
     assert!(terms.try_recv().is_err(), "one leader at a time");
     leader.resign().await.expect("it led");
-    let (again, end) = timeout(LEASE * 5, terms.recv()).await.expect("soon").expect("elected");
+    let (again, end) = within(LEASE * 5, terms.recv()).await.expect("soon").expect("elected");
     assert!(again > first);
     end.send(()).expect("the body runs");
     assert_eq!(leading.await.expect("no panic"), Ok(()));
@@ -108,9 +108,9 @@ async fn an_observer_survives_an_outage() {
     let during = timeout(LEASE * 2, leaders.next()).await;
     assert!(during.is_err(), "it waits");
     proxy.heal();
-    let seen = timeout(LEASE * 10, leaders.next()).await.expect("soon").expect("reachable");
+    let seen = within(LEASE * 10, leaders.next()).await.expect("soon").expect("reachable");
     assert_eq!(seen.map(|leader| leader.term), Some(leader.term()));
     drop(leader);
-    let gone = timeout(LEASE * 10, leaders.next()).await.expect("soon");
+    let gone = within(LEASE * 10, leaders.next()).await.expect("soon");
     assert_eq!(gone, Ok(None));
 }

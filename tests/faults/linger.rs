@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lock_runtime::{Identity, LockClient};
-use lock_tests::{RedisServer, running_time};
-use tokio::time::{Instant, sleep, timeout};
+use lock_tests::{RedisServer, running_time, within};
+use tokio::time::{Instant, sleep};
 
 use crate::support::{LEASE, client, client_without_reports, until, until_idle};
 
@@ -174,7 +174,7 @@ async fn a_process_that_uses_a_lock_all_the_time_does_not_keep_it_from_others() 
     });
     let other = client(&server.url()).await;
     for _ in 0..3 {
-        let granted = timeout(LEASE * 4, other.lock("k").wait(LEASE * 60).acquire()).await;
+        let granted = within(LEASE * 4, other.lock("k").wait(LEASE * 60).acquire()).await;
         granted.expect("its turn").expect("free").release().await.expect("held");
     }
     busy.abort();

@@ -1,6 +1,6 @@
 //! Processes that are killed, that are suspended, or that exit.
 
-use lock_tests::{Expected, Helper};
+use lock_tests::{Expected, Helper, within};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{FaultFixture, LEASE, client, milliseconds, take, until};
@@ -36,7 +36,7 @@ async fn a_process_suspended_past_its_lease_does_not_resume_its_body() {
     process.freeze();
     let client = client(&fixture.server.url()).await;
     let token =
-        timeout(LEASE * 5, take(&client, &fixture)).await.expect("after the lease").expect("up");
+        within(LEASE * 5, take(&client, &fixture)).await.expect("after the lease").expect("up");
     assert!(token > first);
     let guard = client.lock("k").acquire().await.expect("free");
     process.thaw();
@@ -48,7 +48,7 @@ async fn a_process_suspended_past_its_lease_does_not_resume_its_body() {
         }
         line
     });
-    let outcome = timeout(LEASE * 5, outcome).await.expect("at once").expect("no panic");
+    let outcome = within(LEASE * 5, outcome).await.expect("at once").expect("no panic");
     assert!(outcome.starts_with("lost "), "{outcome}");
     // The release and the renewal of the lost hold do not affect this hold.
     sleep(LEASE).await;

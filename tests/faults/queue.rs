@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LockGuard};
-use lock_tests::{CapturedLog, RedisServer};
+use lock_tests::{CapturedLog, RedisServer, within};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use crate::support::{
     LEASE, client, client_with_lease, client_without_reports, milliseconds, until, until_idle,
@@ -112,7 +112,7 @@ async fn a_client_that_holds_the_lock_for_long_lets_others_have_it() {
     });
     for _ in 0..3 {
         let waiter = waiter(&server, &other).await;
-        let granted = timeout(LEASE * 3, waiter).await.expect("it gets its turn");
+        let granted = within(LEASE * 3, waiter).await.expect("it gets its turn");
         granted.expect("no panic").0.release().await.expect("held");
     }
     busy.abort();
@@ -136,7 +136,7 @@ async fn a_call_that_gives_up_leaves_its_place_to_the_next_call_of_its_process()
     assert_eq!(server.queued("k"), 2, "the process keeps its place");
     let requests = server.calls("evalsha");
     guard.release().await.expect("held");
-    let first = timeout(LEASE * 5, patient).await.expect("its turn").expect("no panic");
+    let first = within(LEASE * 5, patient).await.expect("its turn").expect("no panic");
     assert!(!other.is_finished(), "a later process came first");
     assert!(server.calls("evalsha") <= requests + 2, "the place costs no request");
     first.expect("free").release().await.expect("held");
@@ -174,7 +174,7 @@ async fn ten_thousand_dead_claims_delay_a_release_and_the_next_claim_only_a_litt
     let released = Instant::now();
     guard.release().await.expect("held");
     let (guard, granted) =
-        timeout(LEASE * 20, waiter).await.expect("passed over").expect("no panic");
+        within(LEASE * 20, waiter).await.expect("passed over").expect("no panic");
     assert!(granted - released < CHECK * 12, "{:?}", granted - released);
     guard.release().await.expect("held");
 }
@@ -213,7 +213,7 @@ async fn a_lost_message_costs_one_check() {
     let waiter = waiter(&server, &client).await;
     give_without_message(&server, Duration::from_secs(3));
     let given = Instant::now();
-    let granted = timeout(CHECK * 5, waiter).await.expect("the lock is found by a check");
+    let granted = within(CHECK * 5, waiter).await.expect("the lock is found by a check");
     let (guard, granted) = granted.expect("no panic");
     assert!(granted - given < CHECK * 2, "{:?}", granted - given);
     guard.release().await.expect("held");
@@ -269,7 +269,7 @@ async fn a_queue_of_another_type_is_not_changed_and_calls_poll() {
     let warnings = || log.lines(&["WARN", "cannot put a waiting call into the queue", "WRONGTYPE"]);
     assert!(until(LEASE * 10, || warnings().len() == 1).await.is_some(), "{:?}", warnings());
     guard.release().await.expect("held");
-    timeout(CHECK * 5, waiter).await.expect("by polling").expect("no panic").expect("free");
+    within(CHECK * 5, waiter).await.expect("by polling").expect("no panic").expect("free");
     assert_eq!(warnings().len(), 1, "more than one warning");
     assert_eq!(server.command::<String>(&["GET", QUEUE]), "foreign");
 }
@@ -286,7 +286,7 @@ async fn calls_poll_while_the_server_is_out_of_memory() {
     assert!(!waiter.is_finished());
     guard.release().await.expect("held");
     server.tell(&["CONFIG", "SET", "maxmemory", "0"]);
-    timeout(CHECK * 5, waiter).await.expect("by polling").expect("no panic").expect("free");
+    within(CHECK * 5, waiter).await.expect("by polling").expect("no panic").expect("free");
 }
 
 /// Eight clients always want the lock, so it is never free between two of them.

@@ -6,7 +6,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use lock_runtime::{Lock, LockClient, LockError, LockMode, LostReason};
-use lock_tests::{Helper, Proxy, RedisServer, running_time};
+use lock_tests::{Helper, Proxy, RedisServer, running_time, within};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -194,7 +194,7 @@ async fn neither_readers_nor_writers_starve() {
         for _ in 0..3 {
             let began = Instant::now();
             let call = lock(&single, one).run(async {});
-            timeout(LEASE * 10, call).await.expect("the other side lets it in").expect("up");
+            within(LEASE * 10, call).await.expect("the other side lets it in").expect("up");
             let took = began.elapsed();
             assert!(took < LEASE * 2, "the other side lets it in: {one:?} after {took:?}");
         }
@@ -224,7 +224,7 @@ async fn readers_that_are_not_polled_block_no_other_readers() {
     }
     let polled = tokio::spawn(one.read_write("k").read().wait(LEASE * 60).acquire());
     release(first).await;
-    let polled = timeout(TRANSFER, polled).await.expect("others get the lock").expect("no panic");
+    let polled = within(TRANSFER, polled).await.expect("others get the lock").expect("no panic");
     let polled = polled.expect("others get the lock");
     for call in unpolled {
         release(call.await.expect("it joins the others")).await;
@@ -281,7 +281,7 @@ async fn all_readers_that_wait_in_one_process_have_their_turn_together() {
     release(first).await;
     let mut guards = Vec::new();
     for call in calls {
-        let guard = timeout(LEASE * 5, call).await.expect("they do not wait for the next writer");
+        let guard = within(LEASE * 5, call).await.expect("they do not wait for the next writer");
         guards.push(guard.expect("no panic").expect("up"));
     }
     assert!(!next.is_finished());
@@ -326,7 +326,7 @@ async fn requests_for_a_read_write_lock_are_repeated_or_undone() {
         proxy.deliver();
         let arrives = until(LEASE * 10, || server.calls("evalsha") > calls).await;
         assert!(arrives.is_some(), "the request arrives");
-        let free = timeout(LEASE * 10, writer(&two).acquire()).await.expect("undone").expect("up");
+        let free = within(LEASE * 10, writer(&two).acquire()).await.expect("undone").expect("up");
         release(free).await;
     }
     until_idle(&one, LEASE * 5).await;
@@ -403,7 +403,7 @@ async fn a_writer_that_the_server_takes_for_a_reader_has_lost_the_lock() {
     assert!(guard.try_upgrade().await.expect("the only reader"));
     let (owner, score) = &member[0];
     server.tell(&["ZADD", "k", &format!("{score:.0}"), owner]);
-    let lost = timeout(LEASE * 2, guard.lost()).await.expect("the next renewal finds it");
+    let lost = within(LEASE * 2, guard.lost()).await.expect("the next renewal finds it");
     assert_eq!(lost, LostReason::Taken);
 }
 
@@ -467,7 +467,7 @@ async fn readers_that_share_a_hold_lose_it_together() {
         }
         first.lost().await
     };
-    timeout(LEASE * 2, lost).await.expect("by the next renewal");
+    within(LEASE * 2, lost).await.expect("by the next renewal");
     // Later readers have a hold of their own.
     release(held(lock).await).await;
     drop(first);

@@ -1,9 +1,9 @@
 //! Requests whose replies are lost, and requests that arrive after their caller has given up.
 
 use lock_runtime::{Identity, LockClient, LockError};
-use lock_tests::{Proxy, RedisServer, Toward, running_time};
+use lock_tests::{Proxy, RedisServer, Toward, running_time, within};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use crate::support::{LEASE, client_with_lease, until, until_idle};
 
@@ -272,7 +272,7 @@ async fn locks_work_on_a_slow_network() {
     for toward in [Toward::Server, Toward::Client] {
         proxy.delay(toward, LEASE / 20);
     }
-    let guard = timeout(lease, client.lock("k").acquire()).await.expect("in time").expect("free");
+    let guard = within(lease, client.lock("k").acquire()).await.expect("in time").expect("free");
     sleep(lease * 3 / 2).await;
     assert!(guard.is_held(), "renewed");
     guard.release().await.expect("held");

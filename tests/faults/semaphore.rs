@@ -6,7 +6,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use lock_runtime::{Lock, LockClient, LockError};
-use lock_tests::{Helper, Proxy, RedisServer, Toward, running_time};
+use lock_tests::{Helper, Proxy, RedisServer, Toward, running_time, within};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -236,7 +236,7 @@ async fn a_server_that_was_emptied_ends_all_permits() {
     let guards = [held(permits(&client, 1, 3)).await, held(permits(&client, 2, 3)).await];
     server.tell(&["FLUSHALL"]);
     for guard in &guards {
-        timeout(LEASE * 2, guard.lost()).await.expect("by the next renewal");
+        within(LEASE * 2, guard.lost()).await.expect("by the next renewal");
     }
     release(held(permits(&client, 3, 3)).await).await;
 }
@@ -263,9 +263,9 @@ async fn a_call_that_is_not_polled_does_not_block_the_others_of_its_process() {
     let behind = tokio::spawn(permits(&client, 1, 1).acquire());
     sleep(LEASE / 4).await;
     release(inside).await;
-    let behind = timeout(TRANSFER, behind).await.expect("others get the permit");
+    let behind = within(TRANSFER, behind).await.expect("others get the permit");
     release(behind.expect("no panic").expect("others get the permit")).await;
-    let late = timeout(LEASE * 20, unpolled).await.expect("it keeps its place");
+    let late = within(LEASE * 20, unpolled).await.expect("it keeps its place");
     release(late.expect("its turn")).await;
     until_idle(&client, LEASE * 5).await;
     assert!(!server.exists("k"));
@@ -284,7 +284,7 @@ async fn a_call_that_is_not_polled_keeps_no_permit_from_other_processes() {
     release(inside).await;
     let other = timeout(TRANSFER, permits(&two, 1, 1).acquire()).await;
     release(other.expect("other processes get the permit").expect("up")).await;
-    let late = timeout(LEASE * 20, unpolled).await.expect("it keeps its place");
+    let late = within(LEASE * 20, unpolled).await.expect("it keeps its place");
     release(late.expect("its turn")).await;
 }
 
@@ -308,7 +308,7 @@ async fn permits_that_are_left_to_a_call_that_is_not_polled_go_to_other_processe
     let first = its_turn(first, LEASE * 20).await;
     let other = timeout(TRANSFER, permits(&two, 1, 2).acquire()).await;
     release(other.expect("other processes get the permit").expect("up")).await;
-    let late = timeout(LEASE * 20, unpolled).await.expect("it is still in the queue");
+    let late = within(LEASE * 20, unpolled).await.expect("it is still in the queue");
     release(late.expect("its turn")).await;
     release(first).await;
     until_idle(&one, LEASE * 5).await;
@@ -372,7 +372,7 @@ async fn a_permit_that_is_passed_on_to_a_dropped_call_goes_to_the_next_one() {
             Some(next) => next,
             None => tokio::spawn(permits(&other, 1, 1).acquire()),
         };
-        let next = timeout(TRANSFER, next).await.expect("its turn").expect("no panic");
+        let next = within(TRANSFER, next).await.expect("its turn").expect("no panic");
         release(next.expect("its turn")).await;
         until_idle(&client, LEASE * 5).await;
         until_idle(&other, LEASE * 5).await;
@@ -410,7 +410,7 @@ async fn calls_that_give_up_pass_permits_on() {
                 release(guard.expect("its turn")).await;
             }
         }
-        let last = timeout(LEASE * 10, last).await.expect("its turn");
+        let last = within(LEASE * 10, last).await.expect("its turn");
         release(last.expect("no panic").expect("its turn")).await;
     }
     until_idle(&client, LEASE * 5).await;

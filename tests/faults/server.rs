@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LostReason};
-use lock_tests::{Expected, Proxy, RedisServer, Toward, running_time};
+use lock_tests::{Expected, Proxy, RedisServer, Toward, running_time, within};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{FaultFixture, LEASE, client, client_with_lease, start_keeper, take, until};
@@ -21,7 +21,7 @@ async fn a_server_restart_without_persistence_ends_the_hold() {
     let client = client(&fixture.server.url()).await;
     let (keeper, first) = start_keeper(&client, &fixture).await;
     fixture.server.restart();
-    let outcome = timeout(LEASE * 5, keeper).await.expect("by its next renewal");
+    let outcome = within(LEASE * 5, keeper).await.expect("by its next renewal");
     let reason = lost(outcome.expect("no panic"));
     assert!(matches!(reason, LostReason::Gone | LostReason::RenewalFailed), "{reason:?}");
     sleep(LEASE / 2).await;
@@ -106,13 +106,13 @@ async fn an_unreachable_server_ends_the_hold_at_its_deadline() {
         Err(LockError::Unavailable { .. }) => {}
         other => panic!("an unreachable server is not busy: {other:?}"),
     }
-    let outcome = timeout(lease, keeper).await.expect("at its deadline").expect("no panic");
+    let outcome = within(lease, keeper).await.expect("at its deadline").expect("no panic");
     let after = cut.elapsed();
     assert_eq!(lost(outcome), LostReason::RenewalFailed);
     let left = Duration::from_millis(left.try_into().expect("the key exists"));
     assert!(after <= left + lease / 10, "too late: {after:?} of {left:?}");
     assert!(after + lease / 10 >= left, "too early: {after:?} of {left:?}");
-    let second = timeout(lease * 2, take(&near, &fixture)).await.expect("expired").expect("up");
+    let second = within(lease * 2, take(&near, &fixture)).await.expect("expired").expect("up");
     assert!(second > first);
     let guard = near.lock("k").acquire().await.expect("free");
     proxy.heal();
@@ -152,10 +152,9 @@ async fn a_holder_learns_of_its_loss_after_the_server_clock_is_set_forward() {
     let (keeper, first) = start_keeper(&one, &fixture).await;
     fixture.server.set_clock(60);
     let second =
-        timeout(LEASE * 10, take(&two, &fixture)).await.expect("by the safety poll").expect("up");
+        within(LEASE * 10, take(&two, &fixture)).await.expect("by the safety poll").expect("up");
     assert!(second > first, "{second} after {first}");
-    let outcome =
-        timeout(LEASE * 10, keeper).await.expect("by its next renewal").expect("no panic");
+    let outcome = within(LEASE * 10, keeper).await.expect("by its next renewal").expect("no panic");
     let reason = lost(outcome);
     assert!(matches!(reason, LostReason::Gone | LostReason::Taken), "{reason:?}");
     // For a moment there are two holders. Only the fence distinguishes them.

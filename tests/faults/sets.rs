@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LostReason, WireFormat};
-use lock_tests::{Cluster, Helper, Proxy, RedisServer, Toward, running_time};
+use lock_tests::{Cluster, Helper, Proxy, RedisServer, Toward, running_time, within};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -98,7 +98,7 @@ async fn a_lost_answer_to_a_request_for_several_locks_grants_nothing_and_is_undo
         // A call that waits gets the locks.
         proxy.lose_reply_to("EVALSHA");
         let set = client.lock_all(KEYS);
-        let guard = timeout(LEASE * 10, set.acquire()).await.expect("soon").expect("granted");
+        let guard = within(LEASE * 10, set.acquire()).await.expect("soon").expect("granted");
         assert!(guard.is_held());
         guard.release().await.expect("held");
         assert!(are_free(&server, LEASE * 5).await);
@@ -227,10 +227,10 @@ async fn a_lock_that_is_lost_while_others_are_collected_is_acquired_anew() {
     server.tell(&["DEL", "a"]);
     sleep(LEASE).await;
     server.tell(&["DEL", "b"]);
-    let guard = timeout(LEASE * 5, call).await.expect("soon").expect("no panic").expect("granted");
+    let guard = within(LEASE * 5, call).await.expect("soon").expect("no panic").expect("granted");
     assert!(guard.is_held() && KEYS.iter().all(|key| server.exists(key)));
     assert!(guard.remaining() > LEASE * 4, "the lease begins with the last lock");
-    match timeout(LEASE * 20, guard.lost()).await.expect("the lease ends") {
+    match within(LEASE * 20, guard.lost()).await.expect("the lease ends") {
         LockError::Lost { reason, .. } => assert_eq!(reason, LostReason::LeaseOver),
         other => panic!("{other:?}"),
     }

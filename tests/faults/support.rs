@@ -7,12 +7,12 @@ use std::time::Duration;
 use lock_runtime::{LockClient, LockError, LockGuard};
 use lock_tests::workload::{Register, WorkloadHolder};
 use lock_tests::{
-    EventKind, Expected, Helper, HoldEvent, Recorder, RedisServer, Violation, boot_nanos,
+    EventKind, Expected, Helper, HoldEvent, Recorder, RedisServer, Violation, boot_nanos, within,
 };
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 pub(crate) use lock_tests::support::{LEASE, client, milliseconds, polled, until, until_idle};
 
@@ -218,7 +218,7 @@ pub(crate) async fn start_keeper(
     let (held, token) = oneshot::channel();
     let (recorder, register) = (fixture.recorder.clone(), fixture.register.clone());
     let keeper = tokio::spawn(keep(client.clone(), recorder, register, held));
-    (keeper, timeout(LEASE * 5, token).await.expect("free").expect("the task has the lock"))
+    (keeper, within(LEASE * 5, token).await.expect("free").expect("the task has the lock"))
 }
 
 /// Takes the lock on `k` once, and returns the fencing token.
@@ -262,7 +262,7 @@ impl Contention {
             }
             assert!(!keeper.is_finished(), "the lock is still held");
             keeper.abort();
-            let second = timeout(limit, waiting).await.expect("the waiter is served");
+            let second = within(limit, waiting).await.expect("the waiter is served");
             let second = second.expect("released");
             assert!(second > first, "{second} after {first}");
         }

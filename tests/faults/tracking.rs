@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LostReason};
-use lock_tests::RedisServer;
-use tokio::time::{Instant, timeout};
+use lock_tests::{RedisServer, within};
+use tokio::time::Instant;
 
 use crate::support::{
     LEASE, acquire_many, assert_all_held, client_with_lease, milliseconds, until, until_idle,
@@ -32,7 +32,7 @@ async fn a_lock_whose_key_is_deleted_is_lost_at_once() {
     let guard = client.lock("k").acquire().await.expect("free");
     watched(&server, 1, LONG / 6).await;
     server.tell(&["DEL", "k"]);
-    let reason = timeout(LONG / 10, guard.lost()).await.expect("the loss is noticed at once");
+    let reason = within(LONG / 10, guard.lost()).await.expect("the loss is noticed at once");
     assert_eq!(reason, LostReason::Gone);
     assert!(matches!(guard.release().await, Err(LockError::Lost { .. })));
 }
@@ -44,7 +44,7 @@ async fn a_lock_that_another_client_takes_by_force_is_lost_at_once() {
     let guard = client.lock("k").acquire().await.expect("free");
     watched(&server, 1, LONG / 6).await;
     server.tell(&["SET", "k", "another", "PX", &milliseconds(LONG)]);
-    let reason = timeout(LONG / 10, guard.lost()).await.expect("the loss is noticed at once");
+    let reason = within(LONG / 10, guard.lost()).await.expect("the loss is noticed at once");
     assert_eq!(reason, LostReason::Taken);
     drop(guard);
     until_idle(&client, LEASE * 5).await;
@@ -67,7 +67,7 @@ async fn a_fixed_lease_whose_key_is_deleted_is_lost_at_once() {
         left - server.pttl("k") - i64::try_from(granted.elapsed().as_millis()).expect("few");
     assert!(extended.abs() < 250, "the key expires when it would: {extended} ms");
     server.tell(&["DEL", "k"]);
-    let reason = timeout(LONG / 10, guard.lost()).await.expect("the loss is noticed at once");
+    let reason = within(LONG / 10, guard.lost()).await.expect("the loss is noticed at once");
     assert_eq!(reason, LostReason::Gone);
 }
 
@@ -79,7 +79,7 @@ async fn all_locks_are_lost_at_once_when_all_keys_are_deleted() {
     watched(&server, 20, LONG / 6).await;
     server.tell(&["FLUSHALL"]);
     for guard in &guards {
-        let lost = timeout(LONG / 10, guard.lost()).await.expect("the loss is noticed at once");
+        let lost = within(LONG / 10, guard.lost()).await.expect("the loss is noticed at once");
         assert_eq!(lost, LostReason::Gone);
     }
 }
@@ -180,7 +180,7 @@ async fn locks_work_without_reports(server: &RedisServer, client: LockClient) {
     guard.release().await.expect("held");
     let guard = waiter.await.expect("no panic");
     server.tell(&["DEL", "k"]);
-    let reason = timeout(LONG / 2, guard.lost()).await.expect("by the next renewal");
+    let reason = within(LONG / 2, guard.lost()).await.expect("by the next renewal");
     assert_eq!(reason, LostReason::Gone);
     assert_eq!(server.described("tracking_clients:"), 0);
 }
@@ -239,7 +239,7 @@ async fn changes_during_a_lost_connection_are_noticed() {
         server.tell(&["DEL", key]);
     }
     for guard in [renewed, fixed] {
-        let lost = timeout(LONG / 10, guard.lost()).await.expect("the loss is noticed at once");
+        let lost = within(LONG / 10, guard.lost()).await.expect("the loss is noticed at once");
         assert_eq!(lost, LostReason::Gone);
     }
 }
@@ -259,5 +259,5 @@ async fn a_server_that_refuses_reports_of_single_keys_costs_few_requests() {
     let checks = server.calls("evalsha") - before;
     assert!(checks <= 8, "{checks} checks");
     server.tell(&["DEL", "k"]);
-    timeout(CHECK * 5, waiter).await.expect("by a check").expect("no panic").expect("granted");
+    within(CHECK * 5, waiter).await.expect("by a check").expect("no panic").expect("granted");
 }

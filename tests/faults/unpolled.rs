@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use lock_runtime::{Identity, LockClient, LockError};
-use lock_tests::RedisServer;
+use lock_tests::{RedisServer, within};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -99,7 +99,7 @@ async fn check_unpolled_waiters(client: &LockClient) {
     assert!(is_free(client).await, "the key is free");
     // The unpolled waiters keep their places in the queue.
     for waiting in unpolled {
-        let guard = timeout(LEASE, waiting).await.expect("granted").expect("free");
+        let guard = within(LEASE, waiting).await.expect("granted").expect("free");
         guard.release().await.expect("held");
     }
     until_idle(client, LEASE).await;
@@ -133,7 +133,7 @@ async fn unpolled_requests_do_not_prevent_others_from_being_sent() {
     for n in 0..10 {
         let lock = client.lock(format!("k:{n}"));
         let guard =
-            timeout(LEASE * 2, lock.acquire()).await.expect("the request is sent").expect("free");
+            within(LEASE * 2, lock.acquire()).await.expect("the request is sent").expect("free");
         guard.release().await.expect("held");
     }
     for call in unpolled {
@@ -153,11 +153,10 @@ async fn a_lock_offered_to_an_unpolled_waiter_is_released() {
     let first = one.lock("k").acquire().await.expect("free");
     let waiting = unpolled_waiter(&one);
     first.release().await.expect("held");
-    let guard =
-        timeout(LEASE, two.lock("k").acquire()).await.expect("the key is free").expect("up");
+    let guard = within(LEASE, two.lock("k").acquire()).await.expect("the key is free").expect("up");
     guard.release().await.expect("held");
     assert!(is_free(&one).await, "other calls of the process get the lock");
-    let late = timeout(LEASE * 5, waiting).await.expect("granted").expect("free");
+    let late = within(LEASE * 5, waiting).await.expect("granted").expect("free");
     late.release().await.expect("held");
     until_idle(&one, LEASE).await;
 }
@@ -170,12 +169,12 @@ async fn an_unpolled_call_with_a_request_in_flight_does_not_block_other_calls() 
     client.lock("warm").run(async {}).await.expect("free");
     for _ in 0..10 {
         let first = unpolled_call(&client, "k").await;
-        let second = timeout(LEASE, client.lock("k").acquire()).await;
+        let second = within(LEASE, client.lock("k").acquire()).await;
         let second = second.expect("the notifier thread polls it instead").expect("free");
         // The first call keeps its place, and gets the lock when it is polled again.
         let third = unpolled_waiter(&client);
         second.release().await.expect("held");
-        let first = timeout(LEASE, first).await.expect("granted").expect("free");
+        let first = within(LEASE, first).await.expect("granted").expect("free");
         first.release().await.expect("held");
         drop(third);
     }
@@ -213,12 +212,12 @@ async fn a_lock_granted_to_an_unpolled_call_is_released() {
     assert!(until(LEASE * 10, is_taken).await.is_some(), "the request was sent");
     let tried = one.lock("k").try_acquire().await;
     assert!(!matches!(tried, Ok(Some(_))), "the key is busy, or its state is unknown: {tried:?}");
-    let guard = timeout(LEASE, two.lock("k").acquire()).await;
+    let guard = within(LEASE, two.lock("k").acquire()).await;
     let guard = guard.expect("the notifier thread polls it instead").expect("up");
     assert!(one.lock("k").try_acquire().await.expect("up").is_none(), "the key is busy");
     guard.release().await.expect("held");
     assert!(is_free(&one).await, "other calls of the process get the lock");
-    let first = timeout(LEASE, first).await.expect("granted").expect("free");
+    let first = within(LEASE, first).await.expect("granted").expect("free");
     first.release().await.expect("held");
     until_idle(&one, LEASE).await;
     assert_eq!(server.key_count(), 0);
@@ -273,9 +272,9 @@ async fn an_unpolled_call_that_waits_for_another_process_does_not_block_other_ca
         let second = tokio::spawn(async move { lock.acquire().await });
         sleep(LEASE / 3).await;
         held.release().await.expect("held");
-        let second = timeout(LEASE, second).await.expect("the notifier thread polls it instead");
+        let second = within(LEASE, second).await.expect("the notifier thread polls it instead");
         second.expect("no panic").expect("free").release().await.expect("held");
-        let first = timeout(LEASE, first).await.expect("granted").expect("free");
+        let first = within(LEASE, first).await.expect("granted").expect("free");
         first.release().await.expect("held");
     }
     until_idle(&one, LEASE).await;
@@ -287,7 +286,7 @@ async fn an_unpolled_release_does_not_block_other_calls() {
     let client = client_with_lease(&server.url(), LEASE * 60).await;
     for _ in 0..10 {
         let release = unpolled_release(&client, "k").await;
-        let next = timeout(LEASE, client.lock("k").acquire()).await;
+        let next = within(LEASE, client.lock("k").acquire()).await;
         next.expect("the notifier thread polls it instead")
             .expect("free")
             .release()
@@ -330,7 +329,7 @@ async fn a_call_on_a_stalled_runtime_is_undone() {
     let is_taken = || server.command::<u32>(&["EXISTS", "k"]) == 1;
     assert!(until(LEASE * 10, is_taken).await.is_some(), "the request was sent");
     let begun = Instant::now();
-    let second = timeout(LEASE * 6, client.lock("k").acquire()).await;
+    let second = within(LEASE * 6, client.lock("k").acquire()).await;
     let second = second.expect("the call is given up").expect("free");
     assert!(begun.elapsed() > LEASE, "the call may only be slow: {:?}", begun.elapsed());
     second.release().await.expect("held");
@@ -338,7 +337,7 @@ async fn a_call_on_a_stalled_runtime_is_undone() {
         let guard = still.block_on(first).expect("free");
         still.block_on(guard.release()).expect("held");
     });
-    timeout(LEASE * 3, first).await.expect("granted").expect("no panic");
+    within(LEASE * 3, first).await.expect("granted").expect("no panic");
     // The undo on the connection of the request must time out first.
     until_idle(&client, LEASE * 10).await;
     assert_eq!(server.key_count(), 0);
@@ -374,9 +373,9 @@ async fn a_call_that_was_undone_gets_the_lock_when_its_runtime_continues() {
     // After this time, the runtime is blocked.
     sleep(LEASE / 2).await;
     server.thaw();
-    let second = timeout(LEASE * 3, client.lock("k").acquire()).await;
+    let second = within(LEASE * 3, client.lock("k").acquire()).await;
     second.expect("the call is given up").expect("free").release().await.expect("held");
-    let first = timeout(LEASE * 10, blocked).await.expect("the call is woken").expect("no panic");
+    let first = within(LEASE * 10, blocked).await.expect("the call is woken").expect("no panic");
     assert_eq!(first, Ok(()));
     until_idle(&client, LEASE * 10).await;
     assert_eq!(server.key_count(), 0);

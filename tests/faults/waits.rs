@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use lock_runtime::{Lock, LockGuard};
-use lock_tests::RedisServer;
+use lock_tests::{RedisServer, within};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 
 use crate::support::{LEASE, until};
 
@@ -34,6 +33,6 @@ pub(crate) async fn assert_queued(server: &RedisServer, count: usize) {
     assert!(are_queued.is_some(), "{} claims, not {count}", server.queued("k"));
 }
 
-pub(crate) async fn its_turn(call: JoinHandle<LockGuard>, within: Duration) -> LockGuard {
-    timeout(within, call).await.expect("its turn").expect("no panic")
+pub(crate) async fn its_turn(call: JoinHandle<LockGuard>, limit: Duration) -> LockGuard {
+    within(limit, call).await.expect("its turn").expect("no panic")
 }

@@ -3,7 +3,7 @@
 use lock_runtime::{
     Holder, HolderKind, Lock, LockClient, LockError, LockGuard, LostReason, WireFormat,
 };
-use tokio::time::timeout;
+use lock_tests::within;
 
 use crate::clients::REDISSON;
 use crate::fixture::{InteropFixture, LEASE, WOKEN};
@@ -135,7 +135,7 @@ async fn locks_in_the_format_redisson_are_shared_with_no_other_kind_than_the_pla
 
 /// Holds the lock with a body, which is dropped when the lock is lost.
 async fn loss(guard: &LockGuard) -> LostReason {
-    timeout(WOKEN, guard.lost()).await.expect("the loss is noticed")
+    within(WOKEN, guard.lost()).await.expect("the loss is noticed")
 }
 
 /// Redisson grants it, which no other client can prevent. This library notices it, and its body is

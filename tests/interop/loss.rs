@@ -1,7 +1,7 @@
 //! The holder of a lock that was freed by force sees the loss, and does not take the lock back.
 
 use lock_runtime::{LockError, LostReason};
-use tokio::time::timeout;
+use lock_tests::within;
 
 use crate::fixture::{LEASE, ms};
 use crate::with_every_client;
@@ -12,7 +12,7 @@ with_every_client! {
         let body = fixture.run_body(std::future::pending::<()>()).await;
         peer.tell("force k").await;
         let before = fixture.server.calls("evalsha");
-        let outcome = timeout(LEASE, body).await.expect("by its next renewal");
+        let outcome = within(LEASE, body).await.expect("by its next renewal");
         match outcome.expect("no panic") {
             Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Gone),
             other => panic!("{other:?}"),

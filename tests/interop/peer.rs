@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use lock_tests::within;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -57,7 +58,7 @@ impl Peer {
         let (ready, is_ready) = oneshot::channel();
         let peer = Self { child, input, pending: Arc::clone(&pending), sent: 0 };
         std::thread::spawn(move || read(output, ready, &pending));
-        let line = timeout(TIMEOUT, is_ready).await.expect("the program becomes ready");
+        let line = within(TIMEOUT, is_ready).await.expect("the program becomes ready");
         let line = line.unwrap_or_else(|_| panic!("{} ended; see its output", client.name));
         let announced = format!("ready {} {} | ", client.name, client.version);
         assert!(line.starts_with(&announced), "{line:?} instead of {announced:?}");

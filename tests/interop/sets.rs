@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lock_tests::running_time;
-use tokio::time::{Instant, timeout};
+use lock_tests::{running_time, within};
+use tokio::time::Instant;
 
 use crate::clients::REDISSON;
 use crate::fixture::{InteropFixture, LEASE, WOKEN};
@@ -21,7 +21,7 @@ async fn a_multi_lock_of_redisson_excludes_sets_of_this_library() {
     assert!(!waiter.is_finished());
     let released = Instant::now();
     peer.tell("release b,a").await;
-    let guard = timeout(LEASE * 5, waiter).await.expect("soon").expect("no panic").expect("free");
+    let guard = within(LEASE * 5, waiter).await.expect("soon").expect("no panic").expect("free");
     assert!(running_time(released) < WOKEN, "{:?}", released.elapsed());
     guard.release().await.expect("held");
 }
@@ -60,5 +60,5 @@ async fn sets_and_sorted_multi_locks_both_get_the_locks() {
         peer.tell(&format!("acquire-all a,b {wait} 0")).await;
         peer.tell("release a,b").await;
     }
-    timeout(LEASE * 20, ours).await.expect("no cycle").expect("no panic");
+    within(LEASE * 20, ours).await.expect("no cycle").expect("no panic");
 }

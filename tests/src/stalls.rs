@@ -1,66 +1,101 @@
 //! How long the machine stood still: tests that require something to be quick do not count that time.
 //!
-//! A thread sleeps for a few milliseconds again and again, and notes by how much each sleep was too long. The machine was busy
-//! with something else meanwhile, as it was for all other threads of the test, or it was suspended. What a test waits for needs
-//! several threads and processes one after the other, each of which may be kept waiting like that.
+//! Threads ask for nothing but to be woken regularly. Whenever one of them is late, the machine is busy with something else, or
+//! suspended, and so are the threads and the processes of the test, of which one often waits for another. An assertion against
+//! an event that happens in real time, such as the end of a lease, has to measure real time.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the thread sleeps, and how much longer that takes on a quiet machine, at most.
-const NAP: Duration = Duration::from_millis(5);
-const USUAL: Duration = Duration::from_millis(2);
+use tokio::time::timeout;
 
-/// The number of stalls that are remembered.
+/// How often each thread is woken, and how late that may be on a machine that does not stand still.
+const PERIOD: Duration = Duration::from_millis(5);
+const PROMPT: Duration = Duration::from_millis(2);
+
+/// The number of stalls of a thread that are remembered.
 const MOST: usize = 100_000;
 
+/// What one of the threads has noted.
 #[derive(Debug)]
-struct Stalls {
-    /// When each stall has ended, and how long it was.
-    ended: VecDeque<(Instant, Duration)>,
-    /// When the thread fell asleep.
-    asleep_since: Instant,
+struct WatchingThread {
+    /// When it is to be woken next.
+    due: Instant,
+    /// When it was due too long before it was woken, and when it was woken.
+    stalls: VecDeque<(Instant, Instant)>,
 }
 
-static STALLS: LazyLock<Mutex<Stalls>> = LazyLock::new(|| {
-    std::thread::spawn(measure);
-    Mutex::new(Stalls { ended: VecDeque::new(), asleep_since: Instant::now() })
+static THREADS: LazyLock<[Mutex<WatchingThread>; 2]> = LazyLock::new(|| {
+    let new = |index| {
+        std::thread::spawn(move || watch_with(index));
+        Mutex::new(WatchingThread { due: Instant::now() + PERIOD, stalls: VecDeque::new() })
+    };
+    [new(0), new(1)]
 });
 
-/// Begins to measure.
+/// Begins to watch the machine.
 pub(crate) fn watch() {
-    LazyLock::force(&STALLS);
+    LazyLock::force(&THREADS);
 }
 
-fn measure() {
-    let mut began = Instant::now();
+fn watch_with(index: usize) {
     loop {
-        std::thread::sleep(NAP);
+        std::thread::sleep(PERIOD);
+        let mut thread = THREADS[index].lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        let stall = (now - began).saturating_sub(NAP);
-        began = now;
-        let mut stalls = STALLS.lock().unwrap_or_else(PoisonError::into_inner);
-        stalls.asleep_since = now;
-        if stall > USUAL {
-            if stalls.ended.len() == MOST {
-                stalls.ended.pop_front();
+        if now > thread.due + PROMPT {
+            if thread.stalls.len() == MOST {
+                thread.stalls.pop_front();
             }
-            stalls.ended.push_back((now, stall));
+            let due = thread.due;
+            thread.stalls.push_back((due, now));
         }
+        thread.due = now + PERIOD;
     }
 }
 
-/// The time since then in which the machine did not stand still. What was before the first server of this process counts as if it
-/// had not.
+/// The time since then in which the machine did not stand still, and at least a third of all time, so that limits end on every
+/// machine. What was before the first server of this process counts as if the machine had not stood still.
 #[must_use]
 pub fn running_time(since: impl Into<Instant>) -> Duration {
     let since = since.into();
-    let stalls = STALLS.lock().unwrap_or_else(PoisonError::into_inner);
-    let now = Instant::now();
-    let current = (now - stalls.asleep_since).saturating_sub(NAP + USUAL);
-    let recent = stalls.ended.iter().rev().take_while(|(ended, _)| *ended > since);
-    // A stall may have begun before.
-    let ended: Duration = recent.map(|(ended, stall)| (*stall).min(*ended - since)).sum();
-    (now - since).saturating_sub(ended + current.min(now - since))
+    let mut stalls = Vec::new();
+    for thread in &*THREADS {
+        let thread = thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        // One that has not ended.
+        stalls.extend((now > thread.due + PROMPT).then_some((thread.due, now)));
+        stalls.extend(thread.stalls.iter().rev().take_while(|(_, end)| *end > since));
+    }
+    stalls.sort_unstable();
+    let (now, mut running, mut at) = (Instant::now(), Duration::ZERO, since);
+    for (start, end) in stalls {
+        running += start.saturating_duration_since(at);
+        at = at.max(end);
+    }
+    (running + now.saturating_duration_since(at)).max((now - since) / 3)
+}
+
+/// What a future did not complete within.
+#[derive(Debug)]
+pub struct TooLate(#[allow(dead_code)] Duration);
+
+/// The output of a future that has to complete within `limit`, in which the machine does not stand still.
+///
+/// # Errors
+///
+/// If it does not. The future is dropped then.
+pub async fn within<F: IntoFuture>(limit: Duration, future: F) -> Result<F::Output, TooLate> {
+    let (began, mut future) = (Instant::now(), pin!(future.into_future()));
+    loop {
+        let left = limit.saturating_sub(running_time(began));
+        if let Ok(output) = timeout(left, &mut future).await {
+            return Ok(output);
+        }
+        if running_time(began) >= limit {
+            return Err(TooLate(limit));
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_runtime::{LockError, LostReason};
 use lock_tests::support::{count_by_processes, until_idle};
-use lock_tests::{Helper, RedisServer, StoreFaults, TestedStore};
+use lock_tests::{Helper, RedisServer, StoreFaults, TestedStore, within};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{LEASE, helper, milliseconds, until};
@@ -26,7 +26,7 @@ async fn the_lock_of_a_killed_process_is_free_when_its_lease_ends() {
     let mut process = holder(&store);
     process.kill();
     let killed = Instant::now();
-    let guard = timeout(LONG, client.lock("k").acquire()).await.expect("after the lease");
+    let guard = within(LONG, client.lock("k").acquire()).await.expect("after the lease");
     drop(guard.expect("free"));
     // The last renewal may be a third of the lease ago, or a little more.
     assert!(killed.elapsed() > LEASE / 3, "too early: {:?}", killed.elapsed());
@@ -38,7 +38,7 @@ async fn a_process_suspended_past_its_lease_does_not_resume_its_body() {
     let client = store.client(LEASE).await;
     let mut process = holder(&store);
     process.freeze();
-    let guard = timeout(LONG, client.lock("k").acquire()).await.expect("after the lease");
+    let guard = within(LONG, client.lock("k").acquire()).await.expect("after the lease");
     let guard = guard.expect("free");
     process.thaw();
     let outcome = tokio::task::spawn_blocking(move || {
@@ -47,7 +47,7 @@ async fn a_process_suspended_past_its_lease_does_not_resume_its_body() {
         let ended = lines.into_iter().find(|line| line != "poll");
         (ended, process)
     });
-    let (outcome, _process) = timeout(LONG, outcome).await.expect("at once").expect("no panic");
+    let (outcome, _process) = within(LONG, outcome).await.expect("at once").expect("no panic");
     assert!(outcome.is_some_and(|line| line.starts_with("lost ")));
     // The release and the renewal of the lost hold do not affect this hold.
     sleep(LEASE).await;
@@ -72,7 +72,7 @@ async fn a_store_suspended_for_less_than_a_lease_costs_no_lock() {
         Err(LockError::Busy { .. } | LockError::Unavailable { .. })
     ));
     guard.release().await.expect("held");
-    drop(timeout(LONG, two.lock("k").acquire()).await.expect("at once").expect("free"));
+    drop(within(LONG, two.lock("k").acquire()).await.expect("at once").expect("free"));
     assert_eq!(one.stats().lost, 0);
 }
 
@@ -95,7 +95,7 @@ async fn a_body_ends_before_its_lease_when_the_store_is_suspended() {
     is_held.await.expect("free");
     store.freeze();
     let frozen = Instant::now();
-    let (outcome, ended) = timeout(LONG, body).await.expect("at its deadline").expect("no panic");
+    let (outcome, ended) = within(LONG, body).await.expect("at its deadline").expect("no panic");
     let lost = matches!(
         outcome,
         Err(LockError::Lost { reason: LostReason::RenewalFailed | LostReason::LeaseOver, .. })
@@ -107,7 +107,7 @@ async fn a_body_ends_before_its_lease_when_the_store_is_suspended() {
         ended - frozen
     );
     store.thaw();
-    drop(timeout(LONG, two.lock("k").acquire()).await.expect("soon").expect("nobody has it"));
+    drop(within(LONG, two.lock("k").acquire()).await.expect("soon").expect("nobody has it"));
     until_idle(&one, LONG).await;
     until_idle(&two, LONG).await;
 }
@@ -127,11 +127,11 @@ async fn an_outage_is_reported_and_locks_are_granted_after_it() {
     let lost = until(LEASE * 2, || !held.is_held()).await;
     assert!(lost.is_some(), "held without a store");
     store.restart();
-    let guard = timeout(LONG, client.lock("k").acquire()).await.expect("soon").expect("free");
+    let guard = within(LONG, client.lock("k").acquire()).await.expect("soon").expect("free");
     let token = guard.fencing_token().await.expect("held");
     assert!(token > first, "{token} after {first}");
     guard.release().await.expect("held");
-    drop(timeout(LONG, client.lock("held").acquire()).await.expect("soon").expect("free"));
+    drop(within(LONG, client.lock("held").acquire()).await.expect("soon").expect("free"));
     client.ready().await.expect("up");
     drop(held);
     until_idle(&client, LONG).await;
@@ -156,11 +156,11 @@ async fn a_durable_store_keeps_its_locks_when_it_restarts() {
             }
         }
     };
-    let granted = timeout(LONG, granted).await.expect("the store answers");
+    let granted = within(LONG, granted).await.expect("the store answers");
     if store.is_durable() {
         assert!(!granted && guard.is_held());
         guard.release().await.expect("held");
-        drop(timeout(LONG, two.lock("k").acquire()).await.expect("at once").expect("free"));
+        drop(within(LONG, two.lock("k").acquire()).await.expect("at once").expect("free"));
     } else {
         // The control. A quorum waits until the lease that it may have forgotten has ended.
         assert!(granted);
@@ -177,7 +177,7 @@ async fn a_call_dropped_at_any_time_leaves_nothing() {
         let lock = one.lock("k");
         let acquiring = async { drop(lock.acquire().await) };
         lock_tests::support::polled(acquiring, times, LEASE).await;
-        drop(timeout(LEASE * 10, two.lock("k").acquire()).await.expect("free").expect("up"));
+        drop(within(LEASE * 10, two.lock("k").acquire()).await.expect("free").expect("up"));
     }
     until_idle(&one, LONG).await;
 }

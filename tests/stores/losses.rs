@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LostReason, distributed_lock};
-use lock_tests::TestedStore;
 use lock_tests::support::Pair;
+use lock_tests::{TestedStore, within};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use crate::support::LEASE;
 
@@ -67,7 +67,7 @@ async fn lose(pair: &Pair, mishap: Mishap) -> (LostReason, Duration) {
     assert!(!body.is_finished());
     mishap.befall(pair).await;
     let began = Instant::now();
-    match timeout(LEASE * 10, body).await.expect("it ends").expect("no panic") {
+    match within(LEASE * 10, body).await.expect("it ends").expect("no panic") {
         Err(LockError::Lost { reason, .. }) => (reason, began.elapsed()),
         other => panic!("{other:?}"),
     }
@@ -124,8 +124,7 @@ async fn a_lost_lock_is_not_released_when_its_guard_is_dropped() {
     let pair = pair(LEASE).await;
     let guard = pair.one.lock("k").acquire().await.expect("free");
     Mishap::Deleted.befall(&pair).await;
-    let next =
-        timeout(LEASE * 10, pair.two.lock("k").acquire()).await.expect("soon").expect("free");
+    let next = within(LEASE * 10, pair.two.lock("k").acquire()).await.expect("soon").expect("free");
     drop(guard);
     pair.one.shutdown().await.expect("drained");
     sleep(LEASE).await;

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LostReason, distributed_lock, held_keys, with_client};
-use lock_tests::TestedStore;
+use lock_tests::{TestedStore, within};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use crate::support::LEASE;
 
@@ -104,7 +104,7 @@ async fn serve(one: LockClient, two: LockClient) {
     }
 
     // A fixed lease ends its body.
-    let lost = timeout(LEASE * 5, with_client(one.clone(), endless())).await.expect("it ends");
+    let lost = within(LEASE * 5, with_client(one.clone(), endless())).await.expect("it ends");
     let reason = LostReason::LeaseOver;
     assert!(matches!(lost, Err(LockError::Lost { reason: r, .. }) if r == reason), "{lost:?}");
 

@@ -8,6 +8,7 @@ mod events;
 mod packages;
 mod pages;
 mod recipes;
+mod scripts;
 mod workflow;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -361,53 +362,4 @@ fn no_type_name_has_two_meanings() {
     }
     definitions.retain(|_, files| files.len() > 1);
     assert!(definitions.is_empty(), "type names with several definitions: {definitions:#?}");
-}
-
-/// The scripts run the tests in groups, so they have to name each of them.
-#[test]
-fn the_test_scripts_name_every_test_target() {
-    let scripts = [
-        include_str!("../../scripts/test"),
-        include_str!("../../scripts/models"),
-        include_str!("../../scripts/packages"),
-        include_str!("../../scripts/monitoring"),
-        include_str!("../../scripts/browser"),
-        include_str!("../../scripts/databases"),
-    ];
-    let script = scripts.concat();
-    let manifests = [
-        include_str!("../Cargo.toml"),
-        include_str!("../models/Cargo.toml"),
-        include_str!("../ui/Cargo.toml"),
-    ];
-    let manifests = manifests.join("\n\n");
-    let sections = manifests.split("\n\n");
-    let is_run = |section: &&str| section.contains("[[test]]") && !section.contains("test = false");
-    let name = |section: &str| section.split('"').nth(1).expect("a name").to_owned();
-    let mut names: Vec<String> = sections.filter(is_run).map(name).collect();
-    assert!(names.len() > 5, "{names:?}");
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let packages = [
-        "bench",
-        "examples",
-        "examples/orders",
-        "examples/sqlite",
-        "lock-dashboard",
-        "lock-macros",
-        "lock-runtime",
-        "lockctl",
-        "recipes",
-    ];
-    for package in packages {
-        for entry in std::fs::read_dir(root.join(package).join("tests")).into_iter().flatten() {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() && !path.join("main.rs").exists() {
-                continue;
-            }
-            names.push(path.file_stem().and_then(|name| name.to_str()).expect("a name").to_owned());
-        }
-    }
-    for name in names {
-        assert!(script.contains(&format!("--test {name}")), "{name}");
-    }
 }

@@ -75,7 +75,7 @@ fn packaged(folder: &str, manifest: &str) -> Vec<(PathBuf, String)> {
 }
 
 /// The texts in a folder with this extension.
-fn files(folder: &str, extension: &str) -> Vec<(PathBuf, String)> {
+pub(crate) fn files(folder: &str, extension: &str) -> Vec<(PathBuf, String)> {
     let mut files = texts(folder);
     files.retain(|(path, _)| path.extension().is_some_and(|own| own == extension));
     files

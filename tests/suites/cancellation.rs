@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::Poll;
 
 use lock_runtime::{LockClient, LockError, distributed_lock, with_client};
-use lock_tests::{RedisServer, running_time};
+use lock_tests::{RedisServer, running_time, within};
 use tokio::time::{Instant, timeout};
 
 use crate::support::{LEASE, client, on_every_store, until};
@@ -97,7 +97,7 @@ on_every_store! {
         }
         guard.release().await.expect("held");
         for client in [&pair.one, &pair.two] {
-            let again = timeout(LEASE * 5, client.lock("k").acquire()).await;
+            let again = within(LEASE * 5, client.lock("k").acquire()).await;
             again.expect("at once").expect("free").release().await.expect("held");
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lock_runtime::admin::{Deletion, LockAdmin};
 use lock_runtime::{LockClient, LockError, Wait, WireFormat, distributed_lock};
-use lock_tests::{CapturedLog, RedisServer, running_time};
+use lock_tests::{CapturedLog, RedisServer, running_time, within};
 use tokio::time::Instant;
 
 use crate::support::{LEASE, client, until};
@@ -295,7 +295,7 @@ async fn the_documented_permissions_are_enough_for_sets_fair_calls_leadership_an
             tokio::time::sleep(LEASE / 10).await;
         }
     };
-    tokio::time::timeout(LEASE * 60, announced).await.expect("the leader is announced");
+    within(LEASE * 60, announced).await.expect("the leader is announced");
     leader.resign().await.expect("permitted");
     one.periodic("job", LEASE * 3600).run(async {}).await.expect("permitted");
     let last = two.last_run("job").await.expect("permitted");

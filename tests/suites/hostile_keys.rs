@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError};
 use lock_tests::support::until_idle;
-use lock_tests::{TestedHold, TestedKind, left_of_locks};
-use tokio::time::timeout;
+use lock_tests::{TestedHold, TestedKind, left_of_locks, within};
 
 use crate::support::{LEASE, Pair, on_every_store, until};
 
@@ -108,7 +107,7 @@ on_every_store! {
                 let waits = tokio::spawn(async move { held(kind, &two, &key).await });
                 assert!(until(LEASE * 20, || !pair.two.stats().is_idle()).await.is_some());
                 hold.release().await.expect("held");
-                let next = timeout(LEASE * 20, waits).await.expect("its turn").expect("no panic");
+                let next = within(LEASE * 20, waits).await.expect("its turn").expect("no panic");
                 next.release().await.expect("held");
             }
             until_idle(one, LEASE * 5).await;

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use lock_runtime::LockError;
 use lock_tests::support::until_idle;
-use lock_tests::{CapturedLog, RedisServer, TestedHold, TestedKind, left_of_locks};
+use lock_tests::{CapturedLog, RedisServer, TestedHold, TestedKind, left_of_locks, within};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
 use crate::hostile_keys::{held, is_busy};
 use crate::support::{LEASE, Pair, client, on_every_store, until};
@@ -158,7 +157,7 @@ async fn a_foreign_value_instead_of_the_record_of_a_leader_is_an_error_for_obser
             tokio::task::yield_now().await;
         }
     };
-    timeout(LEASE * 20, announced).await.expect("announced");
+    within(LEASE * 20, announced).await.expect("announced");
     leader.resign().await.expect("it led");
     let records = beside_lock(&server, "lock_leader");
     // A string is an announcement only if it has an owner and a term.
@@ -166,7 +165,7 @@ async fn a_foreign_value_instead_of_the_record_of_a_leader_is_an_error_for_obser
         let found = if found == "string" { "different value" } else { found };
         let wants = ("record of a leader", found);
         assert_foreign(&shown().await.expect_err("no record"), &records, wants);
-        let leader = timeout(LEASE * 20, one.leadership("k").campaign()).await.expect("soon");
+        let leader = within(LEASE * 20, one.leadership("k").campaign()).await.expect("soon");
         let leader = leader.expect("elected");
         let logged = || !log.lines(&["WARN", "cannot announce itself", found]).is_empty();
         assert!(until(LEASE * 20, logged).await.is_some(), "{found}");
@@ -224,7 +223,7 @@ async fn a_foreign_value_instead_of_a_queue_costs_the_order_only() {
         for hold in holds {
             hold.release().await.expect("held");
         }
-        while let Some(waited) = timeout(LEASE * 20, waits.join_next()).await.expect("they poll") {
+        while let Some(waited) = within(LEASE * 20, waits.join_next()).await.expect("they poll") {
             waited.expect("no panic").expect("held");
         }
         until_idle(&one, LEASE * 5).await;

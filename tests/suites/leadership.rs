@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lock_runtime::{LeaderInfo, LeaderObserver, LockClient, LockError, LostReason};
 use lock_tests::support::until_idle;
-use lock_tests::{RedisServer, running_time};
+use lock_tests::{RedisServer, within};
 use tokio::time::{Instant, timeout};
 
 use crate::support::{LEASE, client, on_every_store, until};
 
 /// The next result of an observer, which must not be long in coming.
 async fn next(leaders: &mut LeaderObserver) -> Option<LeaderInfo> {
-    timeout(LEASE * 5, leaders.next()).await.expect("soon").expect("the store is up")
+    within(LEASE * 5, leaders.next()).await.expect("soon").expect("the store is up")
 }
 
 on_every_store! {
@@ -25,8 +25,8 @@ on_every_store! {
         assert!(!next.is_finished(), "one leader at a time");
         let (first, resigned) = (leader.term(), Instant::now());
         leader.resign().await.expect("it led");
-        let next = timeout(LEASE, next).await.expect("at once").expect("no panic").expect("elected");
-        assert!(running_time(resigned) < LEASE / 2, "{:?}", resigned.elapsed());
+        let next = within(LEASE, next).await.expect("at once").expect("no panic").expect("elected");
+        assert!(resigned.elapsed() < LEASE / 2, "{:?}", resigned.elapsed());
         assert!(next.term() > first);
         drop(next);
         until_idle(&pair.two, LEASE).await;
@@ -48,7 +48,7 @@ on_every_store! {
         }
         first.resign().await.expect("it led");
         for candidate in waiting {
-            timeout(LEASE * 2, candidate).await.expect("soon").expect("in order");
+            within(LEASE * 2, candidate).await.expect("soon").expect("in order");
         }
     }
 
@@ -99,7 +99,7 @@ on_every_store! {
         }
         leader.resign().await.expect("it led");
         for candidate in waiting {
-            timeout(LEASE * 2, candidate).await.expect("soon").expect("in order");
+            within(LEASE * 2, candidate).await.expect("soon").expect("in order");
         }
     }
 
@@ -108,12 +108,12 @@ on_every_store! {
         let leader = pair.one.leadership("l").named("first").campaign().await.expect("no leader");
         let shown = async || pair.two.leadership("l").leader().await.expect("up");
         let announced = async { while shown().await.is_none() { tokio::task::yield_now().await } };
-        timeout(LEASE * 2, announced).await.expect("announced");
+        within(LEASE * 2, announced).await.expect("announced");
         let lock = pair.one.lock("l");
         let waiter = tokio::spawn(async move { lock.acquire().await });
         tokio::time::sleep(LEASE / 10).await;
         leader.resign().await.expect("it led");
-        let guard = timeout(LEASE, waiter).await.expect("soon").expect("no panic").expect("free");
+        let guard = within(LEASE, waiter).await.expect("soon").expect("no panic").expect("free");
         assert_eq!(shown().await, None);
         guard.release().await.expect("held");
     }
@@ -179,7 +179,7 @@ async fn a_candidate_whose_leadership_is_lost_campaigns_again() {
     let mut last = 0;
     let mut ends = Vec::new();
     for words in [["DEL", "l"].as_slice(), &["SET", "l", "stranger", "PX", "200"], &["FLUSHALL"]] {
-        let (term, end) = timeout(LEASE * 5, terms.recv()).await.expect("soon").expect("a term");
+        let (term, end) = within(LEASE * 5, terms.recv()).await.expect("soon").expect("a term");
         assert!(term > last, "{term} after {last}");
         last = term;
         server.tell(words);
@@ -188,7 +188,7 @@ async fn a_candidate_whose_leadership_is_lost_campaigns_again() {
         assert!(until(LEASE * 2, dropped).await.is_some(), "the body is dropped");
         ends.push(end);
     }
-    let (term, end) = timeout(LEASE * 5, terms.recv()).await.expect("soon").expect("a term");
+    let (term, end) = within(LEASE * 5, terms.recv()).await.expect("soon").expect("a term");
     assert!(term > last);
     end.send(()).expect("the body runs");
     assert_eq!(leading.await.expect("no panic"), Ok(term));
@@ -201,7 +201,7 @@ async fn a_leader_learns_that_it_no_longer_leads() {
     let client = client(&server.url()).await;
     let leader = client.leadership("l").campaign().await.expect("no leader");
     server.tell(&["SET", "l", "stranger", "PX", "100000"]);
-    assert_eq!(timeout(LEASE * 2, leader.lost()).await.expect("soon"), LostReason::Taken);
+    assert_eq!(within(LEASE * 2, leader.lost()).await.expect("soon"), LostReason::Taken);
     assert!(!leader.is_leader());
     assert!(matches!(leader.announce("late").await, Err(LockError::Lost { .. })));
     // The foreign client excludes all candidates, and is no leader.

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use lock_runtime::{
     Holder, HolderKind, LockClient, LockError, RunOutcome, Wait, distributed_lock, with_client,
 };
-use lock_tests::RedisServer;
 use lock_tests::support::until_idle;
+use lock_tests::{RedisServer, within};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -100,7 +100,7 @@ on_every_store! {
         }
         assert!(refused > 2, "{refused} calls in its periods were refused");
         long.await.expect("no panic").expect("its lock was renewed all the time");
-        let next = timeout(SHORT * 20, waits).await.expect("soon").expect("no second run");
+        let next = within(SHORT * 20, waits).await.expect("soon").expect("no second run");
         assert!(next.is_ok() || is_busy(&next), "{next:?}");
         assert!(pair.one.last_run("job").await.expect("up").is_some_and(|last| last.ended.is_some()));
     }

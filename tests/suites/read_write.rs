@@ -9,8 +9,9 @@ use lock_runtime::{
     distributed_lock, with_client,
 };
 use lock_tests::support::until_idle;
+use lock_tests::within;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::support::{LEASE, Pair, on_every_store, until};
 use crate::waits::{
@@ -267,7 +268,7 @@ on_every_store! {
             tokio::time::sleep(LEASE / 10).await;
             first.abort();
             assert!(first.await.is_err());
-            let next = timeout(LEASE * 5, second).await.expect("it learns when the lock is free");
+            let next = within(LEASE * 5, second).await.expect("it learns when the lock is free");
             release(next.expect("no panic")).await;
         }
     }

@@ -1,7 +1,7 @@
 //! One client on several runtimes.
 
 use lock_runtime::{LockClient, LockError};
-use lock_tests::{RedisServer, running_time};
+use lock_tests::{RedisServer, running_time, within};
 use tokio::runtime::Runtime;
 
 use crate::support::{LEASE, client};
@@ -82,7 +82,7 @@ fn a_runtime_without_timers_is_a_configuration_error_and_leaves_nothing() {
             assert_named(&client.shutdown().await.expect_err("no timers"));
         });
         full.block_on(async {
-            let again = tokio::time::timeout(LEASE * 5, client.lock("k").acquire()).await;
+            let again = within(LEASE * 5, client.lock("k").acquire()).await;
             again.expect("the key is free").expect("up").release().await.expect("held");
         });
     }
@@ -179,7 +179,7 @@ fn runtimes_that_end_at_any_time_do_not_affect_other_runtimes() {
         busy.shutdown_background();
     }
     main.block_on(async {
-        let again = tokio::time::timeout(LEASE * 2, client.lock("hot").run(async {})).await;
+        let again = within(LEASE * 2, client.lock("hot").run(async {})).await;
         again.expect("freed").expect("free");
         tokio::time::sleep(LEASE).await;
     });

@@ -8,9 +8,9 @@ use lock_runtime::{
     with_client,
 };
 use lock_tests::support::until_idle;
-use lock_tests::{CapturedLog, running_time};
+use lock_tests::{CapturedLog, running_time, within};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::support::{LEASE, Pair, client, on_every_store, until};
 use crate::waits::{
@@ -348,7 +348,7 @@ async fn foreign_values_are_errors_or_cost_the_order() {
         let waits = tokio::spawn(semaphore.permits(1).wait(LONG).acquire());
         tokio::time::sleep(LEASE / 5).await;
         release(guard).await;
-        let polls = timeout(LEASE * 5, waits).await.expect("it polls").expect("no panic");
+        let polls = within(LEASE * 5, waits).await.expect("it polls").expect("no panic");
         release(polls.expect("its turn")).await;
         assert_eq!(server.command::<Vec<u8>>(&["DUMP", &queues[0]]), before);
         server.tell(&["DEL", &queues[0]]);

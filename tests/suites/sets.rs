@@ -10,10 +10,10 @@ use lock_runtime::{
     HolderKind, LockClient, LockError, LockSetGuard, LostReason, ReleaseMode, WireFormat,
     distributed_lock, with_client,
 };
-use lock_tests::RedisServer;
 use lock_tests::support::until_idle;
+use lock_tests::{RedisServer, within};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::support::{LEASE, client, on_every_store, quiet_client, until};
 
@@ -85,7 +85,7 @@ on_every_store! {
         assert!(is_free(&pair.one, "a").await, "the first key is not held while the call waits");
         assert!(!waiter.is_finished());
         held.release().await.expect("held");
-        let guard = timeout(LEASE, waiter).await.expect("woken").expect("no panic").expect("free");
+        let guard = within(LEASE, waiter).await.expect("woken").expect("no panic").expect("free");
         assert_eq!(keys(&guard), ["a", "b"]);
     }
 
@@ -98,7 +98,7 @@ on_every_store! {
         first.release().await.expect("held");
         tokio::time::sleep(LEASE / 10).await;
         second.release().await.expect("held");
-        let guard = timeout(LEASE * 2, waiter).await.expect("woken").expect("no panic");
+        let guard = within(LEASE * 2, waiter).await.expect("woken").expect("no panic");
         assert_eq!(keys(&guard.expect("free")), ["a", "b"]);
     }
 
@@ -182,7 +182,7 @@ on_every_store! {
         assert!(until(LEASE, queued).await.is_some());
         guard.release().await.expect("held");
         for waiter in waiters {
-            timeout(LEASE, waiter).await.expect("handed off").expect("no panic").expect("held");
+            within(LEASE, waiter).await.expect("handed off").expect("no panic").expect("held");
         }
         until_idle(&pair.one, LEASE).await;
     }
@@ -290,7 +290,7 @@ on_every_store! {
                 lock.acquire().await.expect("not kept").release().await.expect("held");
             }
         }
-        let guard = timeout(LEASE * 3, call).await.expect("polled again").expect("granted");
+        let guard = within(LEASE * 3, call).await.expect("polled again").expect("granted");
         assert!(guard.is_held());
         assert_eq!(keys(&guard), ["a", "b", "c"]);
     }
@@ -502,7 +502,7 @@ async fn the_loss_of_one_lock_ends_the_body_and_frees_the_others() {
         });
         start.await.expect("the body runs");
         server.tell(words);
-        match timeout(LEASE * 2, body).await.expect("it ends").expect("no panic") {
+        match within(LEASE * 2, body).await.expect("it ends").expect("no panic") {
             Err(LockError::Lost { key, reason, .. }) => {
                 assert_eq!((key.as_str(), reason), ("b", expected));
             }

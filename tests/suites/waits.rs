@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use lock_runtime::{Lock, LockClient, LockError, LockGuard};
-use lock_tests::RedisServer;
 use lock_tests::support::until_idle;
+use lock_tests::{RedisServer, within};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 
 use crate::support::{LEASE, Pair, until};
 
@@ -46,7 +45,7 @@ pub(crate) async fn waiting(pair: &Pair, lock: Lock, before: usize) -> JoinHandl
 }
 
 pub(crate) async fn its_turn(call: JoinHandle<LockGuard>) -> LockGuard {
-    timeout(LEASE * 60, call).await.expect("its turn").expect("no panic")
+    within(LEASE * 60, call).await.expect("its turn").expect("no panic")
 }
 
 /// Asserts that `k` holds a lock of the kind `found` and not of the kind `expected`.

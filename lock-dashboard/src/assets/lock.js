@@ -183,10 +183,10 @@ export function listenToLock() {
   byId('lock').addEventListener('close', () => {
     // The event comes later, and another lock may have been opened by then.
     if (byId('lock').open) return;
+    // The address may name another lock by now, which is opened next.
     const isNamed = openKey !== null && location.hash === linkTo(openKey);
     openKey = null;
     endQuestion();
-    // The address may name another lock by now, which is opened next.
     if (isNamed) history.replaceState(null, '', location.pathname + location.search);
   });
   byId('revoke-all').addEventListener('click', () => askRevoke(null, 'from all holders'));

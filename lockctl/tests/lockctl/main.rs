@@ -18,7 +18,6 @@ mod postgres_runs;
 mod run;
 #[cfg(feature = "serve")]
 mod serve;
-mod stalls;
 mod stored;
 mod support;
 mod terminal;

@@ -1,4 +1,4 @@
-//! Faults of several servers. `scripts/topologies` runs them, and `scripts/test` the others, which need one server.
+//! Faults of several servers. `scripts/topologies` runs them, and `scripts/test` the rest of this suite.
 
 mod cluster;
 mod partitions;

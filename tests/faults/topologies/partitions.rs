@@ -4,9 +4,8 @@
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockClientBuilder, LockError, LockGuard, LostReason, Replicas};
-use lock_tests::{DOWN_AFTER, Expected, Side, SplitSentinels, Violation};
+use lock_tests::{DOWN_AFTER, Expected, Side, SplitSentinels, Violation, within};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 
 use crate::support::{FaultFixture, LEASE, start_keeper, take, until};
 
@@ -78,7 +77,7 @@ impl Parted {
     /// Acquires the lock that the client on the near side has or had, at the promoted server.
     async fn take_far(&self) -> usize {
         let promoted = self.servers.wait_for_another_master(1).await;
-        let taken = timeout(LONG_LEASE / 2, take(&self.far, &self.fixture)).await;
+        let taken = within(LONG_LEASE / 2, take(&self.far, &self.fixture)).await;
         taken.expect("the lock is free at the end of its lease").expect("granted");
         promoted
     }
@@ -96,7 +95,7 @@ impl Parted {
                 }
             }
         };
-        timeout(LONG_LEASE / 2, moves).await.expect("the client moves to the new master");
+        within(LONG_LEASE / 2, moves).await.expect("the client moves to the new master");
         self.servers.wait_until_demoted().await;
     }
 }
@@ -121,14 +120,14 @@ async fn a_master_that_is_cut_off_grants_nothing_with_min_replicas() {
             tokio::time::sleep(LEASE / 20).await;
         }
     };
-    timeout(MAX_LAG + LEASE, is_refused).await.expect("the master notices that it is cut off");
+    within(MAX_LAG + LEASE, is_refused).await.expect("the master notices that it is cut off");
     parted.assert_nothing_is_granted("NOREPLICAS").await;
     let promoted = parted.take_far().await;
     parted.assert_nothing_is_granted("NOREPLICAS").await;
     // As if the replication had been delayed.
     parted.servers.server(promoted).tell(&["DEL", "kept"]);
     parted.heal(promoted).await;
-    let reason = timeout(SOON, parted.kept.lost()).await.expect("the loss is noticed");
+    let reason = within(SOON, parted.kept.lost()).await.expect("the loss is noticed");
     assert_eq!(reason, LostReason::Failover);
     let ended = parted.keeper.await.expect("no panic");
     parted.fixture.assert_history(Expected::EVERYTHING);
@@ -146,9 +145,9 @@ async fn a_master_that_is_cut_off_grants_locks_if_nothing_prevents_it() {
     both.release().await.expect("held");
     assert!(!parted.keeper.is_finished(), "the lease is renewed");
     parted.heal(promoted).await;
-    let reason = timeout(SOON, late.lost()).await.expect("the loss is noticed");
+    let reason = within(SOON, late.lost()).await.expect("the loss is noticed");
     assert_eq!(reason, LostReason::Failover);
-    let ended = timeout(SOON, parted.keeper).await.expect("the loss is noticed");
+    let ended = within(SOON, parted.keeper).await.expect("the loss is noticed");
     assert_lost(&ended.expect("no panic"), LostReason::Failover);
     assert!(parted.kept.is_held(), "the new master has it");
     let violations = parted.fixture.violations(Expected::EVERYTHING);

@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LockGuard, LockMode, LostReason, Replicas};
-use lock_tests::{CapturedLog, Cluster, Proxy, RedisServer, Sentinels, TestedKind};
+use lock_tests::{CapturedLog, Cluster, Proxy, RedisServer, Sentinels, TestedKind, within};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
@@ -306,13 +306,13 @@ async fn a_nested_lock_that_requires_replicas_waits_for_them() {
                 tokio::time::sleep(LEASE / 10).await;
             }
         };
-        timeout(SOON, acknowledged).await.expect("acknowledged");
+        within(SOON, acknowledged).await.expect("acknowledged");
         // The renewals of the enclosing hold count only with the replica from now on.
         servers.freeze();
         std::future::pending::<()>().await;
     };
     let run = client.lock("k").run(body);
-    match timeout(SOON * 3, run).await.expect("the lock is lost") {
+    match within(SOON * 3, run).await.expect("the lock is lost") {
         Err(LockError::Lost { reason: LostReason::RenewalFailed, .. }) => {}
         other => panic!("{other:?}"),
     }
@@ -424,7 +424,7 @@ async fn a_lost_lock_is_noticed_although_its_replicas_are_missing() {
     tokio::time::sleep(LEASE * 5 / 2).await;
     assert!(guard.is_held());
     servers.master.tell(&["DEL", "k"]);
-    let reason = timeout(LEASE * 2, guard.lost()).await.expect("before the deadline");
+    let reason = within(LEASE * 2, guard.lost()).await.expect("before the deadline");
     assert_eq!(reason, LostReason::Gone);
 }
 
@@ -538,7 +538,7 @@ async fn a_lock_that_replicas_have_acknowledged_survives_the_failover_to_one_of_
     let plain = client.lock("plain").acquire().await.expect("free");
     sentinels.kill(0);
     sentinels.wait_for_another_master(0).await;
-    let reason = timeout(SOON, plain.lost()).await.expect("the loss is noticed at once");
+    let reason = within(SOON, plain.lost()).await.expect("the loss is noticed at once");
     assert_eq!(reason, LostReason::Failover);
     assert!(kept.is_held(), "the promoted replica has the lock");
     kept.release().await.expect("held");

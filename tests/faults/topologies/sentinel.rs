@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::{LockClient, LockError, LostReason};
 use lock_tests::{
-    CapturedLog, DOWN_AFTER, Expected, Proxy, SentinelProcess, Sentinels, TestedKind,
+    CapturedLog, DOWN_AFTER, Expected, Proxy, SentinelProcess, Sentinels, TestedKind, within,
 };
 use tokio::time::timeout;
 
@@ -205,7 +205,7 @@ async fn a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once() {
     let left = fixed_kept.remaining();
     let master = sentinels.fail_over(0).await;
     for guard in [&missing, &taken, &fixed] {
-        let reason = timeout(SOON, guard.lost()).await.expect("the loss is noticed at once");
+        let reason = within(SOON, guard.lost()).await.expect("the loss is noticed at once");
         assert_eq!(reason, LostReason::Failover);
     }
     match missing.release().await {
@@ -442,7 +442,7 @@ async fn a_lock_is_lost_when_its_master_restarts_without_its_data() {
     let guard = client.lock("k").acquire().await.expect("free");
     until_replicated(&sentinels, "k").await;
     sentinels.restart(0);
-    let reason = timeout(LEASE * 2, guard.lost()).await.expect("the renewal notices the loss");
+    let reason = within(LEASE * 2, guard.lost()).await.expect("the renewal notices the loss");
     assert!(matches!(reason, LostReason::Gone | LostReason::RenewalFailed), "{reason:?}");
     assert_locks_at(&client, &sentinels, 0, "k").await;
 }

@@ -181,8 +181,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 async fn stand_still() -> Result<(), Box<dyn Error>> {
     // Begins to measure.
     let _ = running_time(Instant::now());
-    println!("ready");
     let ready = Instant::now();
+    println!("ready");
     read_input().await;
     let running = running_time(ready);
     println!("{} {}", ready.elapsed().as_millis(), running.as_millis());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError};
 use lock_tests::support::{LEASE, until, until_idle};
-use lock_tests::{EtcdCluster, EtcdOptions, running_time};
+use lock_tests::{EtcdCluster, EtcdOptions, running_time, within};
 
 use crate::support::{LONG, RENEWED, client, patient_client, request_counts};
 
@@ -207,10 +207,10 @@ async fn the_documented_commands_show_locks_and_free_one() {
     let waiting = tokio::spawn(async move { two.lock("shop:order:1").acquire().await });
     until(LONG, || etcd.keys("shop:order:1").len() == 2).await.expect("the mark of the call");
     etcd.control(free);
-    let lost = tokio::time::timeout(LEASE, held.lost()).await;
+    let lost = within(LEASE, held.lost()).await;
     lost.expect("the holder is told at once");
     // An attempt without a message would be made after 3.75 s at the earliest.
-    let granted = tokio::time::timeout(LEASE * 2, waiting).await;
+    let granted = within(LEASE * 2, waiting).await;
     let granted = granted.expect("the call is told at once");
     granted.expect("no panic").expect("a lock").release().await.expect("a release");
     other.release().await.expect("a release");

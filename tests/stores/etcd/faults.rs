@@ -6,7 +6,7 @@ use lock_runtime::{LockError, LockGuard, LostReason};
 use lock_tests::support::{
     LEASE, calls_go_on_beside_a_blocked_runtime, milliseconds, until, until_idle,
 };
-use lock_tests::{EtcdCluster, Helper, running_time};
+use lock_tests::{EtcdCluster, Helper, running_time, within};
 use tokio::task::JoinSet;
 
 use crate::support::{LONG, RENEWED, client, is_exclusive, patient_client, request_counts};
@@ -89,7 +89,7 @@ async fn a_client_that_is_cut_off_ends_its_body_before_the_key_is_free() {
     let guard = one.lock("k").acquire().await.expect("a lock");
     // Its renewals get no answer, and nothing else happens at etcd.
     etcd.freeze(0);
-    let ended = tokio::time::timeout(RENEWED * 2, guard.lost()).await;
+    let ended = within(RENEWED * 2, guard.lost()).await;
     ended.expect("the hold ends at its deadline");
     etcd.thaw(0);
     let next = two.lock("k").acquire().await.expect("the key is free after its lease");
@@ -159,7 +159,7 @@ async fn assert_lost_at_once(guard: &LockGuard, interfere: impl FnOnce()) {
     assert!(guard.is_held());
     interfere();
     let began = Instant::now();
-    let lost = tokio::time::timeout(LEASE, guard.lost()).await;
+    let lost = within(LEASE, guard.lost()).await;
     let reason = lost.expect("the loss is noticed at once");
     println!("noticed after {:?}", began.elapsed());
     assert_eq!(reason, LostReason::Gone);
@@ -192,7 +192,7 @@ async fn all_locks_of_a_lease_that_is_revoked_are_lost_at_once_and_the_next_one_
     let two = client.lock("two").acquire().await.expect("a lock");
     let leases = etcd.leases();
     assert_lost_at_once(&one, || drop(etcd.control(&["lease", "revoke", &leases[0]]))).await;
-    tokio::time::timeout(LEASE, two.lost()).await.expect("the other one is lost as well");
+    within(LEASE, two.lost()).await.expect("the other one is lost as well");
     let next = client.lock("one").acquire().await.expect("a lock");
     assert!(!etcd.leases().contains(&leases[0]));
     tokio::time::sleep(LONG / 2).await;
@@ -282,7 +282,7 @@ async fn waiting_calls_and_holders_survive_compactions_and_restarts() {
     guard.release().await.expect("a release");
     // The stream reports losses again.
     etcd.control(&["del", "other"]);
-    let lost = tokio::time::timeout(LEASE, other.lost()).await;
+    let lost = within(LEASE, other.lost()).await;
     lost.expect("the loss is noticed at once after the restart");
 }
 

@@ -2,8 +2,8 @@
 
 use lock_runtime::{LockClient, LockError};
 use lock_tests::support::LEASE;
-use lock_tests::{EtcdCluster, EtcdOptions};
-use tokio::time::{sleep, timeout};
+use lock_tests::{EtcdCluster, EtcdOptions, within};
+use tokio::time::sleep;
 
 use crate::support::{LONG, RENEWED, member_of, patient_client};
 
@@ -21,7 +21,7 @@ async fn a_lock_stays_while_all_members_of_the_url_are_replaced() {
         let first = of_the_url.next().expect("one for each round");
         let is_used = used == first || of_the_url.any(|number| number == used);
         etcd.remove(if is_used { used } else { first });
-        let call = timeout(LONG, client.lock("k").acquire()).await;
+        let call = within(LONG, client.lock("k").acquire()).await;
         let guard = call.expect("calls go on by another member").expect("a lock");
         guard.release().await.expect("a release");
         assert!(held.is_held(), "the lock is lost");

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use lock_tests::support::{LEASE, until};
 use lock_tests::workload::run;
-use lock_tests::{EtcdCluster, EtcdOptions, Expected, Recorder};
-use tokio::time::{sleep, timeout};
+use lock_tests::{EtcdCluster, EtcdOptions, Expected, Recorder, within};
+use tokio::time::sleep;
 
 use crate::support::{LONG, client_at, is_exclusive, member_of, patient_client, request_counts_of};
 
@@ -28,7 +28,7 @@ async fn calls_go_on_and_locks_stay_when_the_member_of_their_client_is_cut_off()
     let held = client.lock("held").acquire().await.expect("a lock");
     etcd.cut_off(follower);
     let began = Instant::now();
-    let call = timeout(SWITCH, client.lock("other").acquire()).await;
+    let call = within(SWITCH, client.lock("other").acquire()).await;
     let guard = call.expect("calls go on by another member").expect("a lock");
     println!("granted after {:?}", began.elapsed());
     guard.release().await.expect("a release");
@@ -131,7 +131,7 @@ async fn a_member_that_was_cut_off_is_used_again() {
         }
         used.push(member);
         etcd.cut_off(member);
-        let call = timeout(LONG, client.lock("k").acquire()).await;
+        let call = within(LONG, client.lock("k").acquire()).await;
         let guard = call.expect("calls go on by another member").expect("a lock");
         guard.release().await.expect("a release");
         etcd.heal();
@@ -145,6 +145,6 @@ async fn a_member_that_was_cut_off_is_used_again() {
     });
     sleep(LEASE / 2).await;
     held.release().await.expect("a release");
-    let woken = timeout(LEASE * 2, waiting).await.expect("it is woken by the release");
+    let woken = within(LEASE * 2, waiting).await.expect("it is woken by the release");
     woken.expect("no panic").expect("a lock");
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LockGuard, LostReason};
 use lock_tests::support::{LEASE, outcomes_of, until_idle};
+use lock_tests::within;
 use tokio::task::JoinHandle;
 
 use crate::Database;
@@ -62,7 +63,7 @@ async fn while_locked<T: Send + 'static>(
             tokio::time::sleep(LEASE / 100).await;
         }
     };
-    tokio::time::timeout(LEASE * 100, all_wait).await.expect("all connections are used");
+    within(LEASE * 100, all_wait).await.expect("all connections are used");
     locked.commit().await.expect("it is up");
     let outcomes = outcomes_of(calls).await;
     (outcomes, database.statements().await)

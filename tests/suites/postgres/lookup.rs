@@ -6,6 +6,7 @@ use lock_runtime::admin::LockAdmin;
 use lock_runtime::store::PostgresStore;
 use lock_runtime::{ClientInfo, LockClient, LockError};
 use lock_tests::support::LEASE;
+use lock_tests::within;
 
 use crate::Database;
 use crate::faults::{client_of, eventually};
@@ -58,7 +59,7 @@ async fn the_documented_statements_show_locks_and_free_one() {
     .await;
     database.run(free).await;
     let granted = waiting.await.expect("no panic").expect("the key is free");
-    tokio::time::timeout(lease, held.lost()).await.expect("the next renewal notices it");
+    within(lease, held.lost()).await.expect("the next renewal notices it");
     let lost = held.release().await;
     assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
     granted.release().await.expect("held");

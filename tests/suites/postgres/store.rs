@@ -11,6 +11,7 @@ use lock_runtime::store::{
 };
 use lock_runtime::{ClientInfo, LockClient, LockError, LockGuard, distributed_lock, with_client};
 use lock_tests::support::LEASE;
+use lock_tests::within;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::faults::{CLIENTS, alone, client_of, eventually};
@@ -425,7 +426,7 @@ async fn an_attempt_does_not_wait_for_a_takeover_that_is_not_committed() {
     assert_eq!(taking_over.execute(update, &[]).await.expect("the table"), 1);
     let (store, lease) = (database.store(), LeaseRequest::new("k", "other", LEASE));
     for lease in [lease, lease.fresh()] {
-        let attempt = tokio::time::timeout(LEASE * 60, store.acquire(lease)).await;
+        let attempt = within(LEASE * 60, store.acquire(lease)).await;
         let answer = attempt.expect("it does not wait");
         assert!(matches!(answer, Ok(LeaseOutcome::Busy { .. })), "{answer:?}");
     }

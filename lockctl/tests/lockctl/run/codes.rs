@@ -95,7 +95,7 @@ fn fifty_jobs_that_start_at_once_run_once() {
 
 /// The control of the last test: it would see a second run.
 #[test]
-fn controls_without_a_min_hold_a_late_host_runs_the_job_again() {
+fn without_a_min_hold_a_late_host_runs_the_job_again() {
     let server = RedisServer::start();
     for _ in 0..2 {
         let options = ["-n", "-E", "0", "-q"];

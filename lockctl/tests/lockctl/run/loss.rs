@@ -1,14 +1,13 @@
 //! The command ends before its lease does.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lock_runtime::LockClient;
 use lock_runtime::admin::LockAdmin;
 use lock_tests::support::{LEASE, client};
-use lock_tests::{RedisServer, boot_nanos};
+use lock_tests::{RedisServer, boot_nanos, running_time};
 
 use super::{FOREVER, run, started};
-use crate::stalls::StallMonitor;
 use crate::support::{FullPipe, LONG, RunningProcess, Witness, milliseconds, wait_until};
 
 /// Ignores SIGTERM, and reports it. The inner process shows that the whole group is killed.
@@ -37,22 +36,22 @@ fn frozen(server: &RedisServer) -> u64 {
 }
 
 /// The time that the machine gave to lockctl, from the moment at which it had to send a signal until now.
-fn taken(stalls: &StallMonitor, expired: u64, before: Duration) -> Duration {
-    let before = u64::try_from(before.as_nanos()).expect("short");
-    stalls.responsive(expired - before, boot_nanos())
+fn taken(expired: u64, before: Duration) -> Duration {
+    let since_boot = Duration::from_nanos;
+    let since = since_boot(boot_nanos()).saturating_sub(since_boot(expired) - before);
+    running_time(Instant::now() - since)
 }
 
 #[test]
 fn a_command_is_told_before_the_deadline_and_dead_at_it() {
     let server = RedisServer::start();
     let (running, witness) = started(&server, &[], STUBBORN);
-    let stalls = StallMonitor::start();
     let expired = frozen(&server);
     assert_eq!(witness.line().as_deref(), Some("told"));
-    let told = taken(&stalls, expired, LONG / 3);
+    let told = taken(expired, LONG / 3);
     assert!(told < LONG / 3, "it was terminated too late: {told:?}");
     witness.ended();
-    let dead = taken(&stalls, expired, MARGIN);
+    let dead = taken(expired, MARGIN);
     assert!(dead < MARGIN, "it was alive for {dead:?} after it had to be killed");
     let ended = running.end();
     assert_eq!(ended.code, Some(79), "{ended:?}");
@@ -71,11 +70,10 @@ fn a_reader_of_the_messages_that_pauses_does_not_stop_the_deadline() {
     let command = run(&server, &["-vvv"], &["k", "sh", "-c", &script]);
     let running = RunningProcess::start_with_errors(command, pipe.writer());
     witness.started();
-    let stalls = StallMonitor::start();
     let expired = frozen(&server);
     assert_eq!(witness.line().as_deref(), Some("told"));
     witness.ended();
-    let dead = taken(&stalls, expired, MARGIN);
+    let dead = taken(expired, MARGIN);
     assert!(dead < MARGIN, "it was alive for {dead:?} after it had to be killed");
     assert_eq!(running.end().code, Some(79), "the last messages are not awaited for long");
 }
@@ -111,17 +109,16 @@ fn a_release_without_an_answer_is_reported_with_the_end_of_the_lease() {
 
 /// The control of the tests of the deadline: it would see a command that outlives its lock.
 #[test]
-fn controls_a_command_that_ignores_the_loss_outlives_its_lock() {
+fn a_command_that_ignores_the_loss_outlives_its_lock() {
     let server = RedisServer::start();
     let options = ["--on-lost", "ignore"];
     let (mut running, witness) = started(&server, &options, "echo started; read line; echo last");
-    let stalls = StallMonitor::start();
     let expired = frozen(&server);
     let warning = running.error_line();
     assert!(warning.contains("the lock was lost") && warning.contains("goes on"), "{warning}");
     let left = Duration::from_nanos(expired.saturating_sub(boot_nanos())) + LEASE;
     assert_eq!(witness.line_within(left), Err(()), "it lives on");
-    wait_until("the violation is seen", || taken(&stalls, expired, MARGIN) > MARGIN);
+    wait_until("the violation is seen", || taken(expired, MARGIN) > MARGIN);
     assert_eq!(witness.line_within(Duration::ZERO), Err(()), "it has lived until then");
     running.close_input();
     assert_eq!(witness.line().as_deref(), Some("last"));

@@ -165,7 +165,7 @@ fn the_command_dies_with_lockctl() {
 /// The control: a process that the command has started is not bound to lockctl.
 #[cfg(target_os = "linux")]
 #[test]
-fn controls_a_process_without_the_binding_outlives_lockctl() {
+fn a_process_without_the_binding_outlives_lockctl() {
     use lock_tests::support::LEASE;
     use rustix::process::{Pid, kill_process};
 

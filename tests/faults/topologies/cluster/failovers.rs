@@ -3,8 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lock_runtime::LostReason;
-use lock_tests::{Cluster, Expected};
-use tokio::time::timeout;
+use lock_tests::{Cluster, Expected, within};
 
 use super::{
     KeyTraffic, LONG_LEASE, SOON, client_uses, keys_of_others, subscribed_channels,
@@ -49,7 +48,7 @@ async fn a_suspended_master_delays_no_other_shard_and_its_locks_survive() {
     });
     assert_eq!(cluster.wait_for_another_master("k", shard).await, replica);
     let promoted = Instant::now();
-    let back = timeout(SOON, waiting).await.expect("the shard is back").expect("no panic");
+    let back = within(SOON, waiting).await.expect("the shard is back").expect("no panic");
     println!(
         "the shard is back {:?} after the promotion",
         back.saturating_duration_since(promoted)
@@ -188,7 +187,7 @@ async fn a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once() {
     until_replicated(&cluster, replica, kept).await;
     cluster.kill(1);
     cluster.wait_for_another_master(missing, 1).await;
-    let reason = timeout(SOON, lost.lost()).await.expect("the loss is noticed at once");
+    let reason = within(SOON, lost.lost()).await.expect("the loss is noticed at once");
     assert_eq!(reason, LostReason::Failover);
     assert!(held.is_held());
     held.release().await.expect("held");
@@ -211,7 +210,7 @@ async fn nodes_that_hang_do_not_delay_the_news_of_a_failover() {
         async move { client.lock(key).run(async {}).await }
     });
     cluster.wait_for_another_master(&key, 0).await;
-    let served = timeout(SOON, waiting).await.expect("the shard is back");
+    let served = within(SOON, waiting).await.expect("the shard is back");
     served.expect("no panic").expect("served by the successor");
     let took = traffic.end().await;
     assert!(took[took.len() * 9 / 10] < LEASE / 2, "the other shards are not delayed");
@@ -248,7 +247,7 @@ async fn assert_waiters_follow_a_failover(fail: impl FnOnce(&mut Cluster, usize)
     for (guard, waiting) in held.into_iter().zip(waiting) {
         let released = Instant::now();
         guard.release().await.expect("held");
-        let served = timeout(LONG_LEASE, waiting).await.expect("woken").expect("no panic");
+        let served = within(LONG_LEASE, waiting).await.expect("woken").expect("no panic");
         times.push(served.saturating_duration_since(released));
     }
     times.sort_unstable();

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use lock_runtime::{Identity, LockClient, LockError, WireFormat};
-use lock_tests::{Authority, CapturedLog, Cluster, NODE_TIMEOUT, Proxy, RedisServer, Validity};
+use lock_tests::{
+    Authority, CapturedLog, Cluster, NODE_TIMEOUT, Proxy, RedisServer, Validity, within,
+};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -58,7 +60,7 @@ async fn a_silent_subscription_connection_to_a_node_is_replaced() {
     let is_another = || subscribers().iter().any(|id| !earlier.contains(id));
     assert!(until(SOON + LEASE, is_another).await.is_some(), "the silence is noticed");
     guard.release().await.expect("held");
-    let served = timeout(LEASE * 2, waiting).await.expect("woken");
+    let served = within(LEASE * 2, waiting).await.expect("woken");
     served.expect("no panic").expect("granted");
 }
 
@@ -87,7 +89,7 @@ async fn the_checks_of_waiters_are_on_time_while_one_of_three_nodes_is_suspended
         cluster.node(1).tell(&["DEL", key]);
     }
     let mut times = Vec::new();
-    while let Some(served) = timeout(LONG_LEASE, waiting.join_next()).await.expect("checked") {
+    while let Some(served) = within(LONG_LEASE, waiting.join_next()).await.expect("checked") {
         let served = served.expect("no panic").expect("free");
         times.push(served.saturating_duration_since(deleted));
     }
@@ -165,7 +167,7 @@ async fn a_cluster_that_is_down_in_part_is_unavailable_and_waited_for() {
         other => panic!("{other:?}"),
     }
     cluster.restart(0);
-    let waited = timeout(LONG_LEASE, client.lock(&*key).run(async {})).await;
+    let waited = within(LONG_LEASE, client.lock(&*key).run(async {})).await;
     waited.expect("it recovers").expect("free");
 }
 
@@ -181,7 +183,7 @@ async fn a_cluster_is_used_after_all_nodes_of_the_url_are_gone() {
         cluster.kill(shard);
         for other in 0..3 {
             let lock = client.lock(cluster.key_of(other, 1));
-            timeout(SOON * 2, lock.run(async {})).await.expect("known").expect("free");
+            within(SOON * 2, lock.run(async {})).await.expect("known").expect("free");
         }
     }
     assert!(guard.is_held());
@@ -299,7 +301,7 @@ async fn a_cluster_is_used_with_tls() {
     node.tell(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
     let url = node.trusted_tls_url().replacen("rediss://", "rediss+cluster://", 1);
     let client = client_with_lease(&url, LEASE).await;
-    timeout(LONG_LEASE, client.lock("k").run(async {})).await.expect("up").expect("free");
+    within(LONG_LEASE, client.lock("k").run(async {})).await.expect("up").expect("free");
     match LockClient::connect(node.plain_url().replacen("redis://", "rediss+cluster://", 1)).await {
         Err(LockError::Config { problem, .. }) => assert!(problem.contains("TLS"), "{problem}"),
         other => panic!("{other:?}"),
@@ -344,7 +346,7 @@ async fn the_documented_permissions_suffice_for_the_nodes_of_a_cluster() {
         moving.move_keys();
         moving.end();
         guard.release().await.expect("held");
-        let next = timeout(LEASE / 2, waiting).await.expect("woken").expect("free");
+        let next = within(LEASE / 2, waiting).await.expect("woken").expect("free");
         next.release().await.expect("held");
         cluster.move_slot(cluster.slot_of(&key), 2, 1);
     }

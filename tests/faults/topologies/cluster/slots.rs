@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use lock_runtime::{LockClient, LockError, LockGuard, WireFormat};
-use lock_tests::{Cluster, left_of_locks};
+use lock_tests::{Cluster, left_of_locks, within};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -41,7 +41,7 @@ async fn waiters_are_woken_and_keys_of_any_shape_work() {
             assert!(timeout(LEASE / 2, &mut waiting).await.is_err(), "{key} is held");
             let released = Instant::now();
             guard.release().await.expect("held");
-            let next = timeout(LONG_LEASE / 2, waiting).await.expect("woken").expect("free");
+            let next = within(LONG_LEASE / 2, waiting).await.expect("woken").expect("free");
             // Redisson does not give these keys a channel in their slot.
             let has_channel =
                 format != WireFormat::Redisson || !["a{", "}", "a{}b", "a}b"].contains(&key);
@@ -96,7 +96,7 @@ async fn a_slot_moves_while_its_locks_are_held_renewed_waited_for_and_released()
     for guard in held {
         guard.release().await.expect("renewed by its new node");
     }
-    while let Some(served) = timeout(LEASE * 2, waiting.join_next()).await.expect("woken") {
+    while let Some(served) = within(LEASE * 2, waiting.join_next()).await.expect("woken") {
         served.expect("no panic").expect("granted");
     }
     let (took, elsewhere) = (traffic.end().await, elsewhere.end().await);
@@ -147,7 +147,7 @@ async fn requests_with_two_keys_wait_while_their_slot_moves() {
     moving.move_keys();
     moving.end();
     let mut tokens = 0;
-    while let Some(served) = timeout(SOON * 2, waiting.join_next()).await.expect("moved") {
+    while let Some(served) = within(SOON * 2, waiting.join_next()).await.expect("moved") {
         tokens = tokens.max(served.expect("no panic").expect("served after the move"));
     }
     assert!(tokens > first, "{tokens} after {first}");
@@ -194,7 +194,7 @@ async fn waiters_follow_their_slot_to_another_node() {
         tokio::time::sleep(LEASE / 2).await;
         let released = Instant::now();
         guard.release().await.expect("held");
-        let woken = timeout(LONG_LEASE, waiting).await.expect("woken").expect("no panic");
+        let woken = within(LONG_LEASE, waiting).await.expect("woken").expect("no panic");
         delays.push(woken.saturating_duration_since(released));
     }
     // On a busy machine, a single one may take longer.
@@ -204,7 +204,7 @@ async fn waiters_follow_their_slot_to_another_node() {
     traffic.end().await;
     let released = Instant::now();
     staying.release().await.expect("held");
-    timeout(LONG_LEASE, stays).await.expect("woken").expect("no panic").expect("served");
+    within(LONG_LEASE, stays).await.expect("woken").expect("no panic").expect("served");
     let woken = released.elapsed();
     assert!(woken < LEASE / 2, "the other channel is subscribed again: woken after {woken:?}");
 }
@@ -263,7 +263,7 @@ async fn longest_wait_during_a_move(format: WireFormat) -> Duration {
     for guard in held {
         let released = Instant::now();
         guard.release().await.expect("held");
-        let served = timeout(LONG_LEASE, waiting.join_next()).await.expect("woken");
+        let served = within(LONG_LEASE, waiting.join_next()).await.expect("woken");
         served.expect("a waiter").expect("no panic").expect("granted");
         longest = longest.max(released.elapsed());
     }
@@ -316,7 +316,7 @@ async fn moves_of_slots_wake_the_waiters_of_other_slots_once() {
     for guard in held {
         guard.release().await.expect("held");
     }
-    while let Some(served) = timeout(LEASE * 2, waiting.join_next()).await.expect("woken") {
+    while let Some(served) = within(LEASE * 2, waiting.join_next()).await.expect("woken") {
         served.expect("no panic").expect("granted");
     }
 }
@@ -355,5 +355,5 @@ async fn nodes_that_redirect_to_each_other_are_unavailable() {
     for node in [1, 2] {
         cluster.node(node).tell(&["CLUSTER", "SETSLOT", &slot, "NODE", &id(1)]);
     }
-    timeout(SOON, client.lock(&*key).run(async {})).await.expect("mended").expect("free");
+    within(SOON, client.lock(&*key).run(async {})).await.expect("mended").expect("free");
 }

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LostReason};
-use lock_tests::{Cluster, Expected, Proxy, SplitNetwork};
-use tokio::time::timeout;
+use lock_tests::{Cluster, Expected, Proxy, SplitNetwork, within};
 
 use super::{LONG_LEASE, SOON, errors, until_replicated};
 use crate::support::{FaultFixture, LEASE, client_with_lease, start_keeper, take, until};
@@ -73,7 +72,7 @@ async fn nodes_that_are_cut_off_do_not_hide_the_successor_of_a_killed_master() {
     assert_eq!(cluster.wait_for_another_master(&key, 0).await, 3);
     assert_stale(&cluster, &key, 0);
     for number in 1..=20 {
-        let served = timeout(SOON * 2, client.lock(cluster.key_of(0, number)).run(async {})).await;
+        let served = within(SOON * 2, client.lock(cluster.key_of(0, number)).run(async {})).await;
         served.expect("the new master is found").expect("free");
         tokio::time::sleep(LEASE / 10).await;
     }
@@ -107,7 +106,7 @@ async fn a_master_that_is_cut_off_grants_nothing_after_its_failover() {
     let others = || proxies.iter().filter(|(port, _)| **port != earlier).map(|(_, proxy)| proxy);
     others().for_each(Proxy::partition);
     assert_eq!(cluster.wait_for_another_master("k", 1).await, replica);
-    let second = timeout(LONG_LEASE, take(&far, &fixture)).await.expect("its lease has ended");
+    let second = within(LONG_LEASE, take(&far, &fixture)).await.expect("its lease has ended");
     assert!(second.expect("free") > first);
     let assert_refused = async |number: usize| {
         let lock = near.lock(cluster.key_of(1, number)).wait(Duration::ZERO);
@@ -132,7 +131,7 @@ async fn a_master_that_is_cut_off_grants_nothing_after_its_failover() {
     }
     assert_refused(number).await;
     others().for_each(Proxy::heal);
-    let again = timeout(LONG_LEASE, take(&near, &fixture)).await.expect("it follows");
+    let again = within(LONG_LEASE, take(&near, &fixture)).await.expect("it follows");
     again.expect("free");
     assert!(until(LONG_LEASE, || keeper.is_finished()).await.is_some(), "its lock is lost");
     let ended = keeper.await.expect("no panic");
