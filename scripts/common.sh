@@ -51,14 +51,14 @@ attempt() {
   note "$name" $((SECONDS - from)) "$record/printed"
 }
 
-# beside NAME COMMAND...: begins to run a command that computes, at the lowest priority, beside tests that measure time. `collect`
-# waits for it, and shows its output.
+# beside NAME COMMAND...: begins to run a command that computes, at a lower priority, beside tests that measure time. `collect`
+# waits for it, and shows its output. (On a busy machine, the lowest priority would be no time at all.)
 beside() {
   beside_name=$1 beside_from=$SECONDS
   shift
   begin
   # The tests begin first: Cargo builds for one command at a time.
-  (sleep 5 && exec nice -n 19 "$@") >"$record/beside" 2>&1 </dev/null &
+  (sleep 5 && exec nice -n 5 "$@") >"$record/beside" 2>&1 </dev/null &
   beside_id=$!
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use lock_runtime::{Identity, LockClient, LockError};
 use lock_tests::{RedisServer, within};
 use tokio::task::JoinSet;
@@ -118,7 +119,7 @@ async fn unpolled_waiters_do_not_block_other_waiters() {
 #[tokio::test(flavor = "multi_thread")]
 async fn unpolled_requests_do_not_prevent_others_from_being_sent() {
     let server = RedisServer::start();
-    let client = client(&server.url()).await;
+    let client = client_with_lease(&server.url(), LEASE).await;
     client.lock("warm").run(async {}).await.expect("free");
     let mut unpolled: Vec<AcquireFuture> = Vec::new();
     // More than the limit of requests in flight, so the last ones are not sent.
@@ -136,10 +137,9 @@ async fn unpolled_requests_do_not_prevent_others_from_being_sent() {
             within(LEASE * 2, lock.acquire()).await.expect("the request is sent").expect("free");
         guard.release().await.expect("held");
     }
-    for call in unpolled {
-        // Some calls find that their reply came too late, and retry.
-        drop(call.await.expect("free"));
-    }
+    // Some calls find that their reply came too late, and retry.
+    let granted = unpolled.into_iter().map(async |call| drop(call.await.expect("free")));
+    join_all(granted).await;
     until_idle(&client, LEASE * 5).await;
     assert_eq!(server.key_count(), 0);
 }
