@@ -171,7 +171,7 @@ lock_tests::controls! {
         without "asking-in-one-piece" seeing "sent back by the new node";
     cluster_without_subscriptions_follow: "topologies::cluster::slots::waiters_follow_their_slot_to_another_node"
         without "subscriptions-follow" seeing "after the release";
-    cluster_without_places_are_separate: "topologies::cluster::nodes::the_renewals_of_ten_thousand_locks_are_on_time_while_one_of_three_nodes_is_suspended"
+    cluster_without_places_are_separate: "topologies::cluster::nodes::the_renewals_of_thousands_of_locks_are_on_time_while_one_of_three_nodes_is_suspended"
         without "places-are-separate" seeing "renewals were late";
     cluster_without_unavailable_is_not_busy: "topologies::cluster::nodes::a_cluster_that_is_down_in_part_is_unavailable_and_waited_for"
         without "unavailable-is-not-busy" seeing "Busy";

@@ -108,11 +108,11 @@ fn never_down() -> [&'static str; 4] {
 
 /// `LOCK_TESTS_LOCKS` sets the number of locks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_renewals_of_ten_thousand_locks_are_on_time_while_one_of_three_nodes_is_suspended() {
+async fn the_renewals_of_thousands_of_locks_are_on_time_while_one_of_three_nodes_is_suspended() {
     let cluster = Cluster::with(&never_down());
     let client = client_with_lease(&cluster.url(), LONG_LEASE).await;
     let mut acquiring = JoinSet::new();
-    for number in 0..number("LOCK_TESTS_LOCKS", 10_000) {
+    for number in 0..number("LOCK_TESTS_LOCKS", 3_000) {
         let lock = client.lock(format!("{number}"));
         acquiring.spawn(async move { lock.acquire().await });
     }
