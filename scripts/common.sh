@@ -58,7 +58,7 @@ beside() {
   shift
   begin
   # The tests begin first: Cargo builds for one command at a time.
-  (sleep 5 && exec nice -n 5 "$@") >"$record/beside" 2>&1 </dev/null &
+  (sleep 5 && exec nice -n 10 "$@") >"$record/beside" 2>&1 </dev/null &
   beside_id=$!
 }
 
