@@ -37,9 +37,9 @@ fn frozen(server: &RedisServer) -> u64 {
 
 /// The time that the machine gave to lockctl, from the moment at which it had to send a signal until now.
 fn taken(expired: u64, before: Duration) -> Duration {
-    let since_boot = Duration::from_nanos;
-    let since = since_boot(boot_nanos()).saturating_sub(since_boot(expired) - before);
-    running_time(Instant::now() - since)
+    let due = Duration::from_nanos(expired).saturating_sub(before);
+    let since = Duration::from_nanos(boot_nanos()).saturating_sub(due);
+    running_time(Instant::now().checked_sub(since).expect("after the start of the machine"))
 }
 
 #[test]
