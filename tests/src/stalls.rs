@@ -5,7 +5,6 @@
 //! an event that happens in real time, such as the end of a lease, has to measure real time.
 
 use std::collections::VecDeque;
-use std::pin::pin;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -87,15 +86,20 @@ pub struct TooLate(#[allow(dead_code)] Duration);
 /// # Errors
 ///
 /// If it does not. The future is dropped then.
-pub async fn within<F: IntoFuture>(limit: Duration, future: F) -> Result<F::Output, TooLate> {
-    let (began, mut future) = (Instant::now(), pin!(future.into_future()));
-    loop {
-        let left = limit.saturating_sub(running_time(began));
-        if let Ok(output) = timeout(left, &mut future).await {
-            return Ok(output);
-        }
-        if running_time(began) >= limit {
-            return Err(TooLate(limit));
+pub fn within<F: IntoFuture>(
+    limit: Duration,
+    future: F,
+) -> impl Future<Output = Result<F::Output, TooLate>> {
+    let (began, mut future) = (Instant::now(), Box::pin(future.into_future()));
+    async move {
+        loop {
+            let left = limit.saturating_sub(running_time(began));
+            if let Ok(output) = timeout(left, &mut future).await {
+                return Ok(output);
+            }
+            if running_time(began) >= limit {
+                return Err(TooLate(limit));
+            }
         }
     }
 }
