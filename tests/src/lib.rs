@@ -56,7 +56,7 @@ pub use server::RedisServer;
 pub use soak::SoakRun;
 pub use split_network::{Relay, Side, SplitNetwork};
 pub use split_sentinels::SplitSentinels;
-pub use stalls::{running_time, within};
+pub use stalls::{running_time, running_time_between, within};
 pub use store_faults::{FaultyRun, StoreFaults};
 pub use tested_store::TestedStore;
 pub use tls::{Authority, ServerIdentity, Validity};

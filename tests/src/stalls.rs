@@ -59,7 +59,13 @@ fn watch_with(index: usize) {
 /// machine. What was before the first server of this process counts as if the machine had not stood still.
 #[must_use]
 pub fn running_time(since: impl Into<Instant>) -> Duration {
-    let since = since.into();
+    running_time_between(since, Instant::now())
+}
+
+/// The same between two times; nothing if `end` is the earlier one.
+#[must_use]
+pub fn running_time_between(since: impl Into<Instant>, end: impl Into<Instant>) -> Duration {
+    let (since, end) = (since.into(), end.into());
     let mut stalls = Vec::new();
     for thread in &*THREADS {
         let thread = thread.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,12 +75,13 @@ pub fn running_time(since: impl Into<Instant>) -> Duration {
         stalls.extend(thread.stalls.iter().rev().take_while(|(_, end)| *end > since));
     }
     stalls.sort_unstable();
-    let (now, mut running, mut at) = (Instant::now(), Duration::ZERO, since);
-    for (start, end) in stalls {
-        running += start.saturating_duration_since(at);
-        at = at.max(end);
+    let (mut running, mut at) = (Duration::ZERO, since);
+    for (start, stalled_until) in stalls {
+        running += start.min(end).saturating_duration_since(at);
+        at = at.max(stalled_until);
     }
-    (running + now.saturating_duration_since(at)).max((now - since) / 3)
+    let all = end.saturating_duration_since(since);
+    (running + end.saturating_duration_since(at)).max(all / 3)
 }
 
 /// What a future did not complete within.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lock_runtime::{HolderKind, Identity, LeaderInfo, LockClient, LockError};
-use lock_tests::{Quorum, running_time};
+use lock_tests::{Quorum, running_time, running_time_between};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -32,7 +32,7 @@ async fn handover(holder: &LockClient, waiter: &LockClient) -> Duration {
             now
         };
         let (got, released) = tokio::join!(waiting, releasing);
-        shortest = shortest.min(got.saturating_duration_since(released));
+        shortest = shortest.min(running_time_between(released, got));
     }
     shortest
 }
