@@ -120,10 +120,11 @@ async fn a_thousand_waiters_cost_as_few_commands_as_one() {
     let of =
         |name| calls.iter().find(|(command, _)| *command == name).map_or(0, |(_, calls)| *calls);
     // All waiters give up at about the same time. Until then, one of them checks the key at most
-    // twice a second. The others are the first attempts.
-    assert_eq!(of("set"), 1, "{calls:?}");
+    // twice a second. The others are the first attempts. (The very first one is a `SET`, which is not
+    // sent if the polls of all the calls take longer than a response timeout.)
+    assert!(of("set") <= 1, "{calls:?}");
     assert_eq!(of("subscribe"), 1, "{calls:?}");
-    let checks = begun.elapsed().as_secs() * 2;
+    let checks = (begun.elapsed().as_secs() + 1) * 2;
     assert!(of("evalsha") <= checks + 6, "{calls:?}");
     drop(guard);
 }
@@ -171,7 +172,7 @@ async fn waits_that_end_at_different_times_cost_few_commands() {
     let calls = between(&before, &sent(&server));
     let scripts = calls.iter().find(|(command, _)| *command == "evalsha").map_or(0, |it| it.1);
     // Two checks a second, and the first attempts.
-    assert!(scripts <= begun.elapsed().as_secs() * 2 + 6, "{calls:?}");
+    assert!(scripts <= (begun.elapsed().as_secs() + 1) * 2 + 6, "{calls:?}");
 }
 
 /// Lets the tasks of a client share one key. Returns the number of grants and of commands.
