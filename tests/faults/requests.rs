@@ -175,7 +175,7 @@ async fn a_late_attempt_does_not_shorten_the_lease() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_burst_of_requests_causes_no_error() {
     // Few enough that a busy machine polls all of them within a fraction of a response timeout.
-    const TASKS: usize = 5_000;
+    const TASKS: usize = 3_500;
     /// Bytes per second. In a response timeout, that is far less than the 5 bytes of each reply to an acquire, and far more
     /// than the replies to all requests that may be in flight.
     const RATE: u32 = 7_500;
@@ -203,40 +203,48 @@ async fn a_burst_of_requests_causes_no_error() {
 async fn a_request_queued_for_too_long_is_not_sent() {
     const IN_FLIGHT: u64 = 1024;
     const MORE: u64 = 200;
-    let (server, proxy, client) = behind_proxy().await;
-    let sent = server.calls("set");
-    proxy.delay(Toward::Client, LEASE * 2);
-    let mut burst = JoinSet::new();
-    let mut ask = |from, many, wait| {
-        for n in from..from + many {
-            let lock = client.lock(format!("k{n}")).wait(wait);
-            burst.spawn(async move { lock.acquire().await.map(drop) });
-        }
-    };
-    ask(0, IN_FLIGHT, LEASE * 7 / 4);
-    let sent = || server.calls("set") - sent;
-    assert!(
-        until(LEASE * 3 / 2, || sent() == IN_FLIGHT).await.is_some(),
-        "the requests are in flight"
-    );
-    ask(IN_FLIGHT, MORE, LEASE / 8);
-    let mut waited = 0;
-    while let Some(outcome) = burst.join_next().await {
-        match outcome.expect("no panic") {
+    // Shorter than the response timeout of this client.
+    let patience = LEASE * 7 / 4;
+    // A busy machine may take so long that the first requests are given up before the later ones.
+    for _ in 0..20 {
+        let (server, proxy, client) = behind_proxy().await;
+        let sent = server.calls("set");
+        proxy.delay(Toward::Client, LEASE * 2);
+        let (mut burst, mut later) = (JoinSet::new(), JoinSet::new());
+        let ask = |burst: &mut JoinSet<_>, from, many, wait| {
+            for n in from..from + many {
+                let lock = client.lock(format!("k{n}")).wait(wait);
+                burst.spawn(async move { lock.acquire().await.map(drop) });
+            }
+        };
+        let began = Instant::now();
+        ask(&mut burst, 0, IN_FLIGHT, patience);
+        let sent = || server.calls("set") - sent;
+        let all_sent = until(LEASE * 3 / 2, || sent() == IN_FLIGHT).await;
+        ask(&mut later, IN_FLIGHT, MORE, LEASE / 8);
+        let mut waited = 0;
+        let mut count = |outcome: Result<(), LockError>| match outcome {
             Err(LockError::Unavailable { cause, .. }) => {
                 waited += u64::from(cause.contains("was not sent"));
             }
             other => panic!("{other:?}"),
+        };
+        later.join_all().await.into_iter().for_each(&mut count);
+        let is_in_time = began.elapsed() < patience;
+        burst.join_all().await.into_iter().for_each(&mut count);
+        let sent_in_all = sent();
+        proxy.heal();
+        until_idle(&client, LEASE * 5).await;
+        assert_eq!(server.key_count(), 0, "the other requests are undone");
+        if is_in_time {
+            assert!(all_sent.is_some(), "the requests are in flight");
+            assert_eq!((sent_in_all, waited), (IN_FLIGHT, MORE), "were sent");
+            return;
         }
     }
-    assert_eq!(sent(), IN_FLIGHT, "were sent");
-    assert_eq!(waited, MORE);
-    proxy.heal();
-    until_idle(&client, LEASE * 5).await;
-    assert_eq!(server.key_count(), 0, "the other requests are undone");
+    panic!("the machine is too slow");
 }
 
-/// Each answer extends the time for those behind it, but not beyond the end of the wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_end_at_their_timeout_while_other_answers_arrive() {
     const CALLS: usize = 1000;
