@@ -29,7 +29,7 @@ on_every_store! {
         assert!(!is_free(&pair.two, "k").await);
         let _guard = pair.two.lock("k").acquire().await.expect("free after `min_hold`");
         let kept = start.elapsed();
-        assert!(kept >= LEASE && kept < LEASE * 3 / 2, "{kept:?}");
+        assert!(kept >= LEASE && running_time(start + LEASE) < LEASE / 2, "{kept:?}");
     }
 
     async fn min_hold_also_applies_to_a_dropped_guard(pair: Pair) {
@@ -62,7 +62,8 @@ on_every_store! {
             other => panic!("{other:?}"),
         }
         let held = start.elapsed();
-        assert!(held >= LEASE * 2 && held < LEASE * 3, "not held until `max_hold`: {held:?}");
+        let late = running_time(start + LEASE * 2);
+        assert!(held >= LEASE * 2 && late < LEASE, "not held until `max_hold`: {held:?}");
         let _guard = pair.two.lock("k").wait(LEASE / 2).acquire().await.expect("freed at once");
     }
 

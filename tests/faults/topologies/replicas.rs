@@ -6,7 +6,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LockGuard, LockMode, LostReason, Replicas};
-use lock_tests::{CapturedLog, Cluster, Proxy, RedisServer, Sentinels, TestedKind, within};
+use lock_tests::{
+    CapturedLog, Cluster, Proxy, RedisServer, Sentinels, TestedKind, running_time, within,
+};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
@@ -154,7 +156,7 @@ async fn a_grant_without_its_replicas_is_undone_and_delays_no_other_lock() {
             for number in 0..20 {
                 client.lock(format!("other:{number}")).run(async {}).await.expect("free");
             }
-            started.elapsed()
+            running_time(started)
         };
         let (result, others) = tokio::join!(acknowledged, others);
         // Each of them would wait for a sixth of the lease behind the replicas.

@@ -224,7 +224,8 @@ async fn a_lock_of_a_peer_without_expiry_ends_at_its_time() {
     }
     let _guard = fixture.one.lock("k").acquire().await.expect("free after the lease");
     let taken = start.elapsed();
-    assert!(taken + Duration::from_millis(2) >= lease && taken < lease * 3 / 2, "{taken:?}");
+    assert!(taken + Duration::from_millis(2) >= lease, "{taken:?}");
+    assert!(running_time(start + lease) < lease / 2, "{taken:?}");
 }
 
 /// Other clients set no expiry on a time. A value with an expiry is therefore a token that only
@@ -246,7 +247,8 @@ async fn a_token_that_looks_like_a_past_time_is_busy() {
     assert_eq!(fixture.server.command::<String>(&["GET", "k"]), value);
     let guard = fixture.one.lock("k").acquire().await.expect("free after the expiry");
     let taken = start.elapsed();
-    assert!(taken + Duration::from_millis(2) >= lease && taken < lease * 3 / 2, "{taken:?}");
+    assert!(taken + Duration::from_millis(2) >= lease, "{taken:?}");
+    assert!(running_time(start + lease) < lease / 2, "{taken:?}");
     guard.release().await.expect("held");
 }
 
@@ -261,7 +263,8 @@ async fn the_lock_of_a_killed_process_is_free_when_its_time_has_passed() {
     let until: u64 = fixture.server.command(&["GET", "k"]);
     let guard = fixture.one.lock("k").acquire().await.expect("free after the lease");
     let late = Stepwise::now().checked_sub(until).expect("not before the end of the lease");
-    assert!(Duration::from_millis(late) < LEASE / 2, "{late} ms");
+    let late = Duration::from_millis(late);
+    assert!(running_time(Instant::now() - late) < LEASE / 2, "{late:?}");
     guard.release().await.expect("held");
 }
 
@@ -276,7 +279,7 @@ async fn a_lock_with_min_hold_is_free_when_its_time_has_passed() {
     let guard = fixture.one.lock("k").acquire().await.expect("free after `min_hold`");
     let taken = start.elapsed();
     assert!(taken + Duration::from_millis(2) >= minimum, "{taken:?}");
-    assert!(taken < minimum * 3 / 2, "{taken:?}");
+    assert!(running_time(start + minimum) < minimum / 2, "{taken:?}");
     guard.release().await.expect("held");
 }
 

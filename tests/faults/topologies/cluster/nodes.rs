@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::{Identity, LockClient, LockError, WireFormat};
 use lock_tests::{
-    Authority, CapturedLog, Cluster, NODE_TIMEOUT, Proxy, RedisServer, Validity, within,
+    Authority, CapturedLog, Cluster, NODE_TIMEOUT, Proxy, RedisServer, Validity,
+    running_time_between, within,
 };
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -91,7 +92,7 @@ async fn the_checks_of_waiters_are_on_time_while_one_of_three_nodes_is_suspended
     let mut times = Vec::new();
     while let Some(served) = within(LONG_LEASE, waiting.join_next()).await.expect("checked") {
         let served = served.expect("no panic").expect("free");
-        times.push(served.saturating_duration_since(deleted));
+        times.push(running_time_between(deleted, served));
     }
     cluster.thaw(0);
     times.sort_unstable();
