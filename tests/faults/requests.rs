@@ -245,6 +245,7 @@ async fn a_request_queued_for_too_long_is_not_sent() {
     panic!("the machine is too slow");
 }
 
+/// Each answer extends the time for those behind it, but not beyond the end of the wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_end_at_their_timeout_while_other_answers_arrive() {
     const CALLS: usize = 1000;
