@@ -68,7 +68,7 @@ pub(crate) fn parse(literal: LitStr, names: Names<'_>) -> Result<Template, Error
     let mut rest = text.as_str();
     let mut plain = String::new();
     while let Some(start) = rest.find('<') {
-        plain.push_str(&rest[..start]);
+        problems.push_text(&rest[..start], &mut plain);
         rest = &rest[start + 1..];
         if let Some(after) = rest.strip_prefix('<') {
             plain.push('<');
@@ -98,10 +98,10 @@ pub(crate) fn parse(literal: LitStr, names: Names<'_>) -> Result<Template, Error
         }
         rest = &rest[end + 1..];
     }
-    plain.push_str(rest);
+    problems.push_text(rest, &mut plain);
     push_literal(&mut segments, &mut plain);
 
-    for problem in braced_names(&segments, names.listed()) {
+    for problem in other_placeholders(&segments, names.listed()) {
         problems.add(problem);
     }
     if let Err(problem) = separate(&mut segments) {
@@ -119,6 +119,21 @@ struct Problems {
 }
 
 impl Problems {
+    /// Adds text without a `<`, in which `>>` stands for a literal `>`.
+    fn push_text(&mut self, text: &str, plain: &mut String) {
+        let mut parts = text.split('>');
+        plain.push_str(parts.next().unwrap_or_default());
+        while let Some(part) = parts.next() {
+            // Between the two of an escape is nothing.
+            let Some(after) = Some(part).filter(|part| part.is_empty()).and(parts.next()) else {
+                self.add("stray `>`; write `<id>` for a value, or `>>` for a literal `>`".into());
+                return;
+            };
+            plain.push('>');
+            plain.push_str(after);
+        }
+    }
+
     fn add(&mut self, problem: String) {
         let error = Error::new(self.span, problem);
         match &mut self.all {
@@ -210,18 +225,27 @@ fn root(expression: &mut Expr) -> Option<&mut Ident> {
     }
 }
 
-/// Rejects `{id}` if `id` is an argument: the author probably expects the syntax of `format!`.
-fn braced_names(segments: &[Segment], names: &[Ident]) -> Vec<String> {
+/// Rejects `{}`, and `{id}` and `#id` if `id` is an argument: the author probably expects the syntax of `format!`, or of
+/// expressions in Java.
+fn other_placeholders(segments: &[Segment], names: &[Ident]) -> Vec<String> {
     let mut problems = Vec::new();
     for segment in segments {
         let Segment::Literal(text) = segment else { continue };
+        for after in text.split('#').skip(1) {
+            let end = after.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(after.len());
+            let name = &after[..end];
+            if names.iter().any(|known| known == name) {
+                problems.push(format!("`#{name}` is literal text; write `<{name}>` for the value"));
+            }
+        }
         for inside in text.split('{').skip(1).filter_map(|rest| rest.split_once('}')) {
             let name = inside.0;
             let root = name.split(['.', ':']).next().unwrap_or_default();
-            if names.iter().any(|known| known == root) {
+            if name.is_empty() || names.iter().any(|known| known == root) {
+                let value = if name.is_empty() { "id" } else { name };
                 problems.push(format!(
                     "`{{{name}}}` is literal text, because braces mark a Redis Cluster hash tag; \
-                     write `<{name}>` for the value"
+                     write `<{value}>` for the value"
                 ));
             }
         }

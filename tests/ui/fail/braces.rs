@@ -12,6 +12,16 @@ async fn other(order: Order) -> Result<(), LockError> {
     Ok(())
 }
 
+#[distributed_lock(key = "order:{}")]
+async fn formatted(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "order:#id")]
+async fn of_spring(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
 struct Order {
     id: u64,
 }

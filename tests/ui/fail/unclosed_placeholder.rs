@@ -7,4 +7,9 @@ async fn work(id: u64) -> Result<(), LockError> {
     Ok(())
 }
 
+#[distributed_lock(key = "order:<id>>")]
+async fn closed_twice(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
 fn main() {}
