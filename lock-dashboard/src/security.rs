@@ -135,13 +135,14 @@ impl ActionRules {
     }
 }
 
-/// Whether the origin of a request is the host that it was sent to.
+/// Whether the only origin of a request is the host that it was sent to, over http: over https, a browser names its site.
 fn has_own_origin(headers: &HeaderMap) -> bool {
-    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-    let origin = text(header::ORIGIN).and_then(|origin| origin.split_once("://"));
-    origin.is_some_and(|(_, origin)| {
-        text(header::HOST).is_some_and(|host| host.eq_ignore_ascii_case(origin))
-    })
+    let only = |name| {
+        let mut values = headers.get_all(name).iter();
+        values.next().filter(|_| values.next().is_none())?.to_str().ok()
+    };
+    let origin = only(header::ORIGIN).and_then(|origin| origin.strip_prefix("http://"));
+    origin.zip(only(header::HOST)).is_some_and(|(origin, host)| host.eq_ignore_ascii_case(origin))
 }
 
 fn refused(text: &str) -> Response {

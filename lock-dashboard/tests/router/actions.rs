@@ -90,6 +90,10 @@ async fn the_page_can_revoke_over_http_if_its_hosts_are_known() {
         &[host, own],
         &[host, ("origin", "null"), ACTION],
         &[host, ("origin", "http://evil.example"), ACTION],
+        // A page over https names its site in another way.
+        &[host, ("origin", "https://locks.example:80"), ACTION],
+        &[host, own, ("origin", "http://evil.example"), ACTION],
+        &[host, own, host, ACTION],
         &[host, own, ("sec-fetch-site", "cross-site"), ACTION],
         &[("host", "evil.example"), ("origin", "http://evil.example"), ACTION],
     ] {
