@@ -96,8 +96,29 @@ impl AskingClient {
 
     /// The key as the commands of `lockctl` expect it.
     pub(crate) fn short_key(&self, key: &str) -> String {
-        let namespace = self.admin.namespace();
-        let short = key.strip_prefix(namespace).and_then(|key| key.strip_prefix(':'));
-        short.filter(|_| !namespace.is_empty()).unwrap_or(key).to_owned()
+        short_key(&self.admin, key).to_owned()
     }
+}
+
+fn short_key<'a>(admin: &LockAdmin, key: &'a str) -> &'a str {
+    let namespace = admin.namespace();
+    let short = key.strip_prefix(namespace).and_then(|key| key.strip_prefix(':'));
+    short.filter(|_| !namespace.is_empty()).unwrap_or(key)
+}
+
+/// The key that is meant: errors and the dashboard show keys with their namespace. Such a key is only taken as it is if there is
+/// a lock.
+pub(crate) async fn key_meant(
+    admin: &LockAdmin,
+    key: String,
+    messages: Messages,
+) -> Result<String, LockError> {
+    let short = short_key(admin, &key);
+    if short == key || admin.inspect(&*key).await?.is_some() {
+        return Ok(key);
+    }
+    messages.warning(format!(
+        "{key:?} begins with the namespace, which is not a part of keys here: {short:?} is meant"
+    ));
+    Ok(short.to_owned())
 }

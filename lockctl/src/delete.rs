@@ -5,7 +5,7 @@ use std::io::{self, BufRead, IsTerminal};
 use clap::Args;
 use lock_runtime::admin::Deletion;
 
-use crate::asking::{AskOptions, AskingClient};
+use crate::asking::{AskOptions, AskingClient, key_meant};
 use crate::exit::{Code, Failure};
 use crate::listed_lock::ListedLock;
 use crate::messages::Messages;
@@ -48,6 +48,7 @@ pub(crate) async fn run(
         return Err(Failure::new(Code::Usage, text));
     }
     let asking = AskingClient::connect(global, &ask).await?;
+    let key = key_meant(&asking.admin, key, messages).await?;
     let shown = who::read(&asking, &key, messages).await?;
     if shown.holders.is_empty() {
         return Err(no_holder(&key));

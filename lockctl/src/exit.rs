@@ -12,7 +12,7 @@ use crate::wording;
 pub(crate) enum Code {
     /// The reader of the output has seen enough, which is no failure.
     ReaderGone = 0,
-    /// `doctor` has found a problem.
+    /// `doctor` has found a problem, or nobody has the lock that `who` was asked for.
     Unhealthy = 1,
     /// `EX_USAGE`.
     Usage = 64,
@@ -56,7 +56,9 @@ impl Code {
     pub(crate) const fn meaning(self) -> &'static str {
         match self {
             Self::ReaderGone => "the reader of the output has gone",
-            Self::Unhealthy => "`doctor` has found a problem",
+            Self::Unhealthy => {
+                "`doctor` has found a problem; nobody has the lock, for `who --exit-code`"
+            }
             Self::Usage => "the command line or the key is invalid",
             Self::WrongFormat => "the key holds something other than a lock of this format",
             Self::Unavailable => {

@@ -3,7 +3,7 @@
 use clap::Args;
 use lock_runtime::admin::Revocation;
 
-use crate::asking::{AskOptions, AskingClient};
+use crate::asking::{AskOptions, AskingClient, key_meant};
 use crate::exit::Failure;
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
@@ -30,7 +30,8 @@ pub(crate) async fn run(
     messages: Messages,
 ) -> Result<(), Failure> {
     let asking = AskingClient::connect(global, &options.ask).await?;
-    let key = &*options.key;
+    let key = key_meant(&asking.admin, options.key, messages).await?;
+    let key = &*key;
     let Revocation { revoked, refused, unanswered, .. } = asking.admin.revoke(key).await?;
     if refused > 0 {
         let text = format!(

@@ -7,6 +7,7 @@ use lock_runtime::admin::{LockAdmin, LockState};
 use lock_runtime::{Identity, LockError};
 use tokio::time::Instant;
 
+use crate::asking::key_meant;
 use crate::exit::Failure;
 use crate::listed_lock::has_ended;
 use crate::messages::Messages;
@@ -38,11 +39,12 @@ pub(crate) async fn run(
 ) -> Result<(), Failure> {
     let client = global.client()?.identity(Identity::none()).connect().await?;
     let admin = LockAdmin::new(&client);
+    let key = key_meant(&admin, options.key, messages).await?;
     let end = options.wait.and_then(|wait| Instant::now().checked_add(wait));
     let (mut pause, longest) = PAUSES;
     let (mut has_said, mut is_down) = (false, false);
     loop {
-        let read = admin.inspect(&*options.key).await;
+        let read = admin.inspect(&*key).await;
         let now = Instant::now();
         let is_over = end.is_some_and(|end| now >= end);
         match read {
@@ -50,11 +52,11 @@ pub(crate) async fn run(
             Ok(state) => {
                 let holder = state.as_ref().map(holder).unwrap_or_default();
                 if is_over {
-                    let text = format!("lock {:?} is still held: {holder}", options.key);
+                    let text = format!("lock {key:?} is still held: {holder}");
                     return Err(Failure::busy(text));
                 }
                 if !has_said {
-                    messages.detail(format!("waiting for {:?}: {holder}", options.key));
+                    messages.detail(format!("waiting for {key:?}: {holder}"));
                 }
                 (has_said, is_down) = (true, false);
             }
@@ -83,7 +85,7 @@ fn is_free(state: &LockState) -> bool {
 fn holder(state: &LockState) -> String {
     let Some(holder) = state.holders.first() else { return "its holders change".to_owned() };
     let until = match holder.lease_left {
-        Some(left) => format!("its lease ends in {}", span::show(left)),
+        Some(left) => format!("its lease ends in {} unless it is renewed", span::show(left)),
         None => "the key never expires".to_owned(),
     };
     format!("held by {}, and {until}", harmless(&holder.client.to_string()))

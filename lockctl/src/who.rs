@@ -1,10 +1,12 @@
 //! `lockctl who`: who holds one lock.
 
+use std::cell::Cell;
+
 use clap::Args;
 use serde::Serialize;
 
-use crate::asking::{AskOptions, AskingClient};
-use crate::exit::Failure;
+use crate::asking::{AskOptions, AskingClient, key_meant};
+use crate::exit::{Code, Failure};
 use crate::listed_lock::{INCOMPLETE, ListedLock};
 use crate::messages::Messages;
 use crate::options::GlobalOptions;
@@ -21,6 +23,9 @@ use crate::span;
 pub(crate) struct WhoOptions {
     /// The key of the lock
     key: String,
+    /// Exit with 1 if nobody has the lock
+    #[arg(long)]
+    exit_code: bool,
     #[command(flatten)]
     ask: AskOptions,
     #[command(flatten)]
@@ -58,13 +63,18 @@ impl Listing for ShownLock {
         let mut row = |name: &str, value: String| table.row([name.to_owned(), value]);
         row("key", self.key.clone());
         row("state", if self.held { "held" } else { "not held" }.to_owned());
-        let calls = self.waiting.map_or_else(unknown, |calls| format!("{calls} calls"));
         let was_asked = self.waiting.is_some();
+        let calls =
+            self.waiting.filter(|calls| *calls > 0).map(|calls| counted(calls, "call", "calls"));
+        let processes = (self.queued > 0).then(|| counted(self.queued, "process", "processes"));
         row(
             "waiting",
-            match self.queued {
-                0 if !was_asked => calls,
-                queued => format!("{calls}, {queued} processes in the queue"),
+            match (calls, processes) {
+                (Some(calls), Some(processes)) => format!("{calls}; {processes} in the queue"),
+                (Some(calls), None) => calls,
+                (None, Some(processes)) => format!("{processes} in the queue"),
+                (None, None) if was_asked => "nobody".to_owned(),
+                (None, None) => unknown(),
             },
         );
         for holder in &self.holders {
@@ -78,6 +88,11 @@ impl Listing for ShownLock {
         }
         table
     }
+}
+
+/// A number of things, whose name is given for one and for several.
+fn counted(number: u64, one: &str, several: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { several })
 }
 
 /// What is known about a holder, who may have been asked.
@@ -118,8 +133,24 @@ pub(crate) async fn run(
     messages: Messages,
 ) -> Result<(), Failure> {
     let asking = AskingClient::connect(global, &options.ask).await?;
-    let read = async || read(&asking, &options.key, messages).await;
-    options.output.print(messages, read).await
+    let key = key_meant(&asking.admin, options.key, messages).await?;
+    let is_held = Cell::new(false);
+    let read = async || {
+        let shown = read(&asking, &key, messages).await?;
+        if !shown.held && key.contains(['*', '?']) {
+            let text = format!(
+                "nobody has the lock {key:?}; `lockctl ls {key:?}` lists the locks that match this pattern"
+            );
+            return Err(Failure::new(Code::Usage, text));
+        }
+        is_held.set(shown.held);
+        Ok(shown)
+    };
+    options.output.print(messages, read).await?;
+    if options.exit_code && !is_held.get() {
+        return Err(Failure::new(Code::Unhealthy, format!("nobody has the lock {key:?}")));
+    }
+    Ok(())
 }
 
 /// Reads what is known about a lock.

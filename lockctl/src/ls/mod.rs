@@ -46,6 +46,8 @@ pub(crate) struct LsOptions {
 struct KnownLocks {
     locks: Vec<ListedLock>,
     unanswered: Option<u64>,
+    #[serde(skip)]
+    nothing: String,
 }
 
 impl Listing for KnownLocks {
@@ -57,6 +59,10 @@ impl Listing for KnownLocks {
 
     fn unanswered(&self) -> Option<u64> {
         self.unanswered
+    }
+
+    fn nothing(&self) -> Option<String> {
+        Some(self.nothing.clone())
     }
 
     fn table(&self) -> Table {
@@ -96,7 +102,16 @@ pub(crate) async fn run(
         for row in &mut rows {
             row.key = asking.short_key(&row.key);
         }
-        Ok(KnownLocks { locks: options.select(rows), unanswered })
+        let is_filtered = options.pattern.is_some() || options.waiting;
+        let nothing = match asking.admin.namespace() {
+            _ if unanswered.is_some_and(|clients| clients > 0) => {
+                "No locks of the clients that have answered.".to_owned()
+            }
+            _ if is_filtered => "No locks match.".to_owned(),
+            "" => "No locks without a namespace. `--namespace` shows those of one.".to_owned(),
+            namespace => format!("No locks in the namespace {namespace:?}."),
+        };
+        Ok(KnownLocks { locks: options.select(rows), unanswered, nothing })
     };
     options.output.print(messages, read).await
 }

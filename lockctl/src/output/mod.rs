@@ -59,6 +59,11 @@ pub(crate) trait Listing: Serialize {
         Some(0)
     }
 
+    /// What a table without rows says instead.
+    fn nothing(&self) -> Option<String> {
+        None
+    }
+
     fn table(&self) -> Table;
 }
 
@@ -116,7 +121,10 @@ impl OutputOptions {
     fn text<R: Listing>(&self, found: &R) -> Result<String, Failure> {
         let at = rfc3339(SystemTime::now());
         match self.output {
-            OutputFormat::Table => Ok(found.table().to_string()),
+            OutputFormat::Table => Ok(match found.nothing().filter(|_| found.rows().is_empty()) {
+                Some(nothing) => nothing + "\n",
+                None => found.table().to_string(),
+            }),
             OutputFormat::Json => line(&at, found),
             OutputFormat::Ndjson => {
                 let rows = found.rows().iter().map(|row| line(&at, row));

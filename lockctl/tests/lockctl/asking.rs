@@ -216,6 +216,48 @@ fn who_of_a_free_lock_and_of_one_of_another_library() {
     assert!(server.exists("job"));
 }
 
+/// As people copy it from an error or from the dashboard.
+#[test]
+fn a_key_with_its_namespace_is_understood() {
+    let server = RedisServer::start();
+    let _job = holder(&server, &["--namespace", "shop"], "order:7");
+    let asked =
+        |words: &[&str]| outcome(&server.url(), &[words, &["--namespace", "shop"]].concat());
+    for key in ["order:7", "shop:order:7"] {
+        let shown = asked(&["who", key]);
+        assert!(shown.output.contains("held by") || shown.output.contains("holder"), "{shown:?}");
+        assert_eq!(shown.errors.contains("begins with the namespace"), key.starts_with("shop"));
+    }
+    assert_eq!(asked(&["wait", "shop:order:7", "-w", "0s"]).code, Some(75));
+    assert_eq!(asked(&["delete", "shop:order:7", "--token", "x", "--yes"]).code, Some(75));
+    assert!(
+        asked(&["delete", "shop:order:7", "--token", "x", "--yes"])
+            .errors
+            .contains("another token")
+    );
+    // A lock with such a key comes first.
+    let _strange = holder(&server, &["--namespace", "shop"], "shop:order:7");
+    assert_eq!(asked(&["who", "shop:order:7"]).errors, "");
+    assert!(asked(&["revoke", "shop:order:7"]).code == Some(0));
+}
+
+#[test]
+fn what_is_not_found_says_where_to_look() {
+    let server = RedisServer::start();
+    let _job = holder(&server, &["--namespace", "shop"], "order:7");
+    let empty = answered(&server.url(), &["ls"]).output;
+    assert!(empty.contains("No locks") && empty.contains("--namespace"), "{empty}");
+    let none = answered(&server.url(), &["ls", "--namespace", "shop", "x*"]).output;
+    assert_eq!(none, "No locks match.\n");
+    let pattern = outcome(&server.url(), &["who", "--namespace", "shop", "order:*"]);
+    assert!(pattern.code == Some(64) && pattern.errors.contains("lockctl ls"), "{pattern:?}");
+    let code =
+        |key| outcome(&server.url(), &["who", "--namespace", "shop", "--exit-code", key]).code;
+    assert_eq!((code("order:7"), code("order:8")), (Some(0), Some(1)));
+    let free = answered(&server.url(), &["who", "order:8"]).output;
+    assert_eq!(rows(&free)[2], ["waiting", "nobody"]);
+}
+
 #[test]
 fn wait_ends_when_the_lock_is_free() {
     let server = RedisServer::start();

@@ -42,6 +42,9 @@ async fn hostile_keys_are_escaped_in_tables_and_exact_in_json() {
 #[test]
 fn colours_are_for_terminals_unless_they_are_forced() {
     let server = RedisServer::start();
+    let words = ["run", "k", "sh", "-c", "echo held; read line"];
+    let mut holder = RunningProcess::start(lockctl(&server.url(), &words));
+    assert_eq!(holder.line(), "held");
     let is_coloured =
         |words: &[&str], variable| listed(&server, words, variable).contains('\u{1b}');
     assert!(!is_coloured(&[], ("UNUSED", "")));

@@ -161,7 +161,8 @@ fn a_table_that_is_shown_again_has_its_warnings_below() {
     command.env("NO_COLOR", "1");
     let mut watching = AtTerminal::start(command);
     watching.shows("one client has not answered");
-    let (clear, header) = (watching.seen.find("\u{1b}[2J"), watching.seen.find("KEY"));
+    let (clear, header) =
+        (watching.seen.find("\u{1b}[2J"), watching.seen.find("No locks of the clients"));
     let warning = watching.seen.find("one client");
     assert!(clear.is_some() && clear < header && header < warning, "{:?}", watching.seen);
     silent.send(rustix::process::Signal::CONT);
