@@ -13,7 +13,6 @@ use crate::maybe_ready::MaybeReady;
 use crate::telemetry::{
     AcquiredBy, AcquisitionOutcome, ObservedCall, SiteMetrics, SpanPlace, WaitSpan,
 };
-use crate::timeout::Timeout;
 
 /// The result of an acquisition. Its error is boxed, because every annotated function's future contains
 /// it.
@@ -64,9 +63,14 @@ impl<G: AcquiredGuard> Acquiring<G> {
         Self { client, ..Self::with(Some(ObservedCall::new(site, began)), result) }
     }
 
-    /// After this `wait`, the store is asked who holds a lock that is busy, unless there was a single attempt.
-    pub(crate) fn ask_for_holder(&mut self, wait: &Timeout) {
-        self.asks_for_holder = !wait.is_single_attempt();
+    /// If the lock is busy in the end, the store is asked who holds it.
+    pub(crate) fn ask_for_holder(&mut self) {
+        self.asks_for_holder = true;
+    }
+
+    /// The holder of a busy lock does not matter.
+    pub(crate) fn without_holder(self) -> Self {
+        Self { asks_for_holder: false, ..self }
     }
 
     /// Begins a span, if a subscriber wants one, and the result is not known at once.

@@ -220,94 +220,98 @@ impl<G> GuardSlot<G> {
 /// [`OnLost::Report`] and the release notices a loss.
 ///
 /// Cancel safe: the body is dropped first, and the guard then releases the lock in the background.
-pub(crate) async fn run<F: Future, G: BodyGuard + AcquiredGuard>(
-    hold: Acquiring<G>,
+pub(crate) fn run<F: Future, G: BodyGuard + AcquiredGuard>(
+    mut hold: Acquiring<G>,
     end: BodyEnd,
     place: Option<&GuardSlot<G>>,
     slot: Pin<&mut Option<F>>,
-) -> Result<F::Output, LockError> {
+) -> impl Future<Output = Result<F::Output, LockError>> {
     let on_lost = end.on_lost;
-    let guard = match (hold.await.map_err(|error| *error)?, place) {
-        (guard, None) => Held::Here(guard),
-        (guard, Some(place)) => Held::InFrame(place.0.get_or_init(|| guard)),
-    };
-    let span;
-    // Declared after these, so that it is dropped first wherever this future is dropped.
-    let mut body = Body(slot);
-    let outcome = {
-        let Some(future) = body.0.as_mut().as_pin_mut() else { return Err(run_before()) };
-        let Some(scope) = guard.scope() else { return Err(run_before()) };
-        let own = scope.own_frame();
-        span = guard.begin_span();
-        let mut body = pin!(scope.enclose(future));
-        // Boxed when the body first waits, because this future is large and would be a part of
-        // every future that calls an annotated function.
-        let mut lost = None;
-        poll_fn(|cx| {
-            if let Some(frame) = &own {
-                frame.set_polling_task();
-            }
-            let _entered = span.as_ref().map(|span| span.enter());
-            if on_lost == OnLost::Continue || !Safeguard::CheckBeforePoll.is_on() {
-                return body.as_mut().poll(cx).map(Ok);
-            }
-            if let Some(loss) = guard.loss() {
-                return Poll::Ready(Err(loss));
-            }
-            if let Poll::Ready(output) = body.as_mut().poll(cx) {
-                return Poll::Ready(Ok(output));
-            }
-            // Created only when the body waits, so that a body that never waits has no cost.
-            let lost = lost.get_or_insert_with(|| Box::pin(guard.lost()));
-            lost.as_mut().poll(cx).map(Err)
-        })
-        .await
-    };
-    match &span {
-        Some(span) => span.in_scope(|| drop(body)),
-        None => drop(body),
-    }
-    if let Some(span) = &span {
-        guard.describe(span);
-        if let Err(error) = &outcome {
-            span.lost(error);
-        }
-    }
-    if outcome.is_ok() {
-        let released = if end.awaits_release() {
-            guard.close(on_lost != OnLost::Report)
-        } else {
-            guard.close_unawaited()
+    // A block, because the future of an async function has room for its arguments twice.
+    async move {
+        let acquired = (&mut hold).await;
+        drop(hold);
+        let guard = match (acquired.map_err(|error| *error)?, place) {
+            (guard, None) => Held::Here(guard),
+            (guard, Some(place)) => Held::InFrame(place.0.get_or_init(|| guard)),
         };
-        let released = released.await;
-        if let (Some(span), Err(error)) = (&span, &released) {
-            span.lost(error);
+        let span;
+        // Declared after these, so that it is dropped first wherever this future is dropped.
+        let mut body = Body(slot);
+        let outcome = {
+            let Some(future) = body.0.as_mut().as_pin_mut() else { return Err(run_before()) };
+            let Some(scope) = guard.scope() else { return Err(run_before()) };
+            span = guard.begin_span();
+            let mut body = pin!(scope.enclose(future));
+            // Boxed when the body first waits, because this future is large and would be a part of
+            // every future that calls an annotated function.
+            let mut lost = None;
+            poll_fn(|cx| {
+                let _entered = span.as_ref().map(|span| span.enter());
+                let is_checked = on_lost != OnLost::Continue && Safeguard::CheckBeforePoll.is_on();
+                if is_checked && let Some(loss) = guard.loss() {
+                    return Poll::Ready(Err(loss));
+                }
+                if let Poll::Ready(output) = body.as_mut().poll(cx) {
+                    return Poll::Ready(Ok(output));
+                }
+                if !is_checked {
+                    return Poll::Pending;
+                }
+                // Created only when the body waits, so that a body that never waits has no cost.
+                let lost = lost.get_or_insert_with(|| Box::pin(guard.lost()));
+                lost.as_mut().poll(cx).map(Err)
+            })
+            .await
+        };
+        match &span {
+            Some(span) => span.in_scope(|| drop(body)),
+            None => drop(body),
+        }
+        if let Some(span) = &span {
+            guard.describe(span);
+            if let Err(error) = &outcome {
+                span.lost(error);
+            }
+        }
+        if outcome.is_ok() {
+            let released = if end.awaits_release() {
+                guard.close(on_lost != OnLost::Report)
+            } else {
+                guard.close_unawaited()
+            };
+            let released = released.await;
+            if let (Some(span), Err(error)) = (&span, &released) {
+                span.lost(error);
+            }
+            guard.end_trace();
+            match released {
+                Ok(()) => {}
+                Err(error)
+                    if on_lost == OnLost::Report && matches!(*error, LockError::Lost { .. }) =>
+                {
+                    return Err(*error);
+                }
+                // There is nothing left to release, and the loss itself has been logged.
+                Err(error) if matches!(*error, LockError::Lost { .. }) => {
+                    tracing::debug!(
+                        key = guard.key(),
+                        %error,
+                        "the body has ended after its lock was lost"
+                    );
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        key = guard.key(),
+                        %error,
+                        "the body has ended, but its lock was not released"
+                    );
+                }
+            }
         }
         guard.end_trace();
-        match released {
-            Ok(()) => {}
-            Err(error) if on_lost == OnLost::Report && matches!(*error, LockError::Lost { .. }) => {
-                return Err(*error);
-            }
-            // There is nothing left to release, and the loss itself has been logged.
-            Err(error) if matches!(*error, LockError::Lost { .. }) => {
-                tracing::debug!(
-                    key = guard.key(),
-                    %error,
-                    "the body has ended after its lock was lost"
-                );
-            }
-            Err(error) => {
-                tracing::warn!(
-                    key = guard.key(),
-                    %error,
-                    "the body has ended, but its lock was not released"
-                );
-            }
-        }
+        outcome
     }
-    guard.end_trace();
-    outcome
 }
 
 /// Runs the body in `slot` without a lock. Empties the slot.

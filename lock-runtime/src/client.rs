@@ -197,21 +197,28 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// * [`LockError::Unavailable`]: the store has not confirmed all releases in time. These
-    ///   releases continue; without them, the locks end with their leases.
+    /// * [`LockError::Unavailable`]: a guard is still kept, a body has not ended, or the store has not confirmed all releases in
+    ///   time. These releases continue; without them, the locks end with their leases.
     /// * [`LockError::Config`]: there is no tokio runtime with timers here.
     pub async fn shutdown(&self) -> Result<(), LockError> {
         runtime::checked()?;
         let started = tokio::time::Instant::now();
         match self.connected.shut_down(SHUTDOWN_GRACE).await {
-            0 => Ok(()),
-            open => Err(LockError::Unavailable {
+            (0, _) => Ok(()),
+            (open, held) => Err(LockError::Unavailable {
                 key: None,
                 waited: started.elapsed(),
-                cause: format!(
-                    "{open} locks were not released in time for the shutdown; they end with their \
-                     leases at the latest"
-                ),
+                cause: match held {
+                    Some(key) => format!(
+                        "{open} locks were not released in time for the shutdown, such as {key:?}, which was still held after the grace: \
+                         drop all guards, and let bodies end, before the shutdown; the locks end with their leases at \
+                         the latest"
+                    ),
+                    None => format!(
+                        "{open} locks were not released in time for the shutdown; they end with their \
+                         leases at the latest"
+                    ),
+                },
             }),
         }
     }

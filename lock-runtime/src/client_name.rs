@@ -1,24 +1,18 @@
 //! How this process calls itself.
 
+#[cfg(feature = "redis")]
+use crate::client_info::ClientInfo;
+
 /// The longest name of a host that is used.
 const LONGEST_HOST: usize = 200;
 
-/// The name of the host, and the process id.
-pub(crate) fn client_name() -> String {
-    let process = std::process::id();
-    match host() {
-        Some(host) => format!("{host} (pid {process})"),
-        None => format!("pid {process}"),
-    }
-}
-
-/// The name of connections, which `CLIENT LIST` shows: `lock-runtime:<host>:<process id>`. It consists of
-/// printable ASCII characters without spaces.
+/// The name of connections, which `CLIENT LIST` shows: `lock-runtime:<host>:<process id>`, or `lock-runtime` for a client that
+/// tells nothing about itself. It consists of printable ASCII characters without spaces.
 #[cfg(feature = "redis")]
-pub(crate) fn connection_name() -> String {
-    let host: String = host().unwrap_or_default();
+pub(crate) fn connection_name(told: Option<&ClientInfo>) -> String {
+    let Some(told) = told else { return "lock-runtime".to_owned() };
     let is_allowed = |c: char| c.is_ascii_graphic() && c != ':';
-    let host = host.replace(|c| !is_allowed(c), "-");
+    let host = told.name.as_deref().unwrap_or_default().replace(|c| !is_allowed(c), "-");
     format!("lock-runtime:{host}:{}", std::process::id())
 }
 

@@ -27,6 +27,9 @@ use crate::telemetry::SiteMetrics;
 use crate::timeout::Wait;
 use crate::wire_format::WireFormat;
 
+/// The longest name of a leader, in bytes.
+pub(crate) const LONGEST_NAME: usize = 256;
+
 pub(crate) struct Connected {
     pub(crate) engine: Arc<Engine>,
     backend: Arc<dyn Backend>,
@@ -153,10 +156,18 @@ impl Connected {
         answer.map_err(|error| error.of_call(key, BootInstant::now().since(started)))
     }
 
-    /// See [`LockClient::shutdown`](crate::LockClient::shutdown). Returns the number of locks whose release has not been
-    /// confirmed.
-    pub(crate) async fn shut_down(&self, grace: Duration) -> usize {
+    /// See [`LockClient::shutdown`](crate::LockClient::shutdown), and [`Engine::shut_down`].
+    pub(crate) async fn shut_down(&self, grace: Duration) -> (usize, Option<Arc<str>>) {
         self.engine.shut_down(grace, self.backend.finish()).await
+    }
+
+    /// What the client calls itself, in at most 256 bytes.
+    pub(crate) fn name(&self) -> String {
+        let mut name = self.told.as_ref().map_or("unnamed".to_owned(), ToString::to_string);
+        while name.len() > LONGEST_NAME {
+            name.pop();
+        }
+        name
     }
 
     /// The store for locks in this layout.

@@ -259,8 +259,8 @@ pub enum LostReason {
     Gone,
     /// The key had another owner.
     Taken,
-    /// Another server took over the keys of the store, and did not have this lock: the key no longer
-    /// existed there, or had another owner.
+    /// Another server took over the keys of the store, or the server has restarted, and did not have this lock: the key no
+    /// longer existed there, or had another owner.
     Failover,
     /// The client was shut down while the lock was held.
     ShutDown,
@@ -318,7 +318,7 @@ impl fmt::Display for LostReason {
             Self::MaxHold => "its `max_hold` has passed",
             Self::Gone => "its key no longer exists in the store (deleted, evicted or lost)",
             Self::Taken => "its key has another owner",
-            Self::Failover => "a failover promoted a server that did not have it",
+            Self::Failover => "the server did not have it after a failover or a restart",
             Self::ShutDown => "the lock client was shut down",
             Self::Revoked => "it was revoked by an operator",
         })

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::branches::BranchTurn;
 use crate::clock::BootInstant;
 use crate::engine::extend::Extension;
 use crate::engine::handoff::Hold;
@@ -51,11 +52,25 @@ pub struct LockGuard {
     hands_off: bool,
     /// Whether the guard's share of the hold has not ended.
     open: AtomicBool,
+    /// The turn of a branch of the enclosing body.
+    turn: Option<Box<BranchTurn>>,
 }
 
 impl LockGuard {
     pub(crate) fn new(engine: Arc<Engine>, hold: Hold, acquired_by: AcquiredBy) -> Self {
-        Self { engine, hold, acquired_by, hands_off: true, open: AtomicBool::new(true) }
+        Self { engine, hold, acquired_by, hands_off: true, open: AtomicBool::new(true), turn: None }
+    }
+
+    /// The same guard, which keeps the turn of a branch.
+    pub(crate) fn in_turn(self, turn: BranchTurn) -> Self {
+        let mut guard = self;
+        guard.turn = Some(Box::new(turn));
+        guard
+    }
+
+    /// Whether it keeps the turn of a branch.
+    pub(crate) fn is_in_turn(&self) -> bool {
+        self.turn.is_some()
     }
 
     /// The same guard, whose release always frees the key in the store.

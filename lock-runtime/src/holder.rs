@@ -54,10 +54,10 @@ pub enum HolderKind {
     /// Another task of this process holds the lock through the same client, or is ahead in the
     /// queue.
     ThisProcess,
-    /// The waiting task has acquired the lock itself, and would wait for itself. For example, an
-    /// item of a stream holds the lock while the task polls the stream for the next item, which
-    /// needs the same lock. It may have permits of the semaphore for which it waits; other holders may
-    /// still release theirs.
+    /// The waiting task has the lock itself, by another call. If that is a future beside this one, as with `join!`, it ends as
+    /// usual. But a task that waits while it keeps the guard waits for itself: for example, an item of a stream holds the lock
+    /// while the task polls the stream for the next item, which needs the same lock. It may have permits of the semaphore
+    /// for which it waits; other holders may still release theirs.
     ThisTask,
     /// The holder uses another client, in this process or in another one, or the key stays taken
     /// for the `min_hold` of a lock that was released. For a semaphore, one or more other holders.
@@ -91,13 +91,15 @@ impl fmt::Display for Holder {
                 f.write_str("another task of this process holds the lock, or is ahead in the queue")
             }
             HolderKind::ThisTask => f.write_str(
-                "the waiting task has acquired the lock itself, and would wait forever unless the \
-                 guard was moved to another task",
+                "another call of the same task holds the lock; a task that waits while it keeps that \
+                 call's guard waits in vain",
             ),
             HolderKind::Elsewhere => {
                 self.write_client(f)?;
                 self.lease_left
-                    .map_or(Ok(()), |left| write!(f, ", and its lease ends in {}", Seconds(left)))
+                    .map_or(Ok(()), |left| {
+                        write!(f, ", and its lease ends in {} unless it is renewed", Seconds(left))
+                    })
             }
             HolderKind::NoExpiry => {
                 self.write_client(f)?;

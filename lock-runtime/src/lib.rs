@@ -1,7 +1,9 @@
 //! Distributed locks for async Rust services.
 //!
 //! The body of an annotated function runs only while it holds a lock. The lock excludes all other
-//! tasks, processes and machines that use the same Redis server and the same key.
+//! tasks, processes and machines that use the same store and the same key. The URL of the client selects the
+//! store: Redis or Valkey (one server, sentinels, a cluster or a quorum of servers), etcd, PostgreSQL, or the
+//! memory of the process.
 //!
 //! ```
 //! use lock_runtime::{LockClient, LockError, distributed_lock};
@@ -58,11 +60,11 @@
 //! write depends on, and let the resource reject each token that is lower than the highest one that
 //! it has received. With the feature `sqlx`, `fence::raise` does this in a database.
 //!
-//! A lock is only as safe as its server. Redis may lose keys when it fails over to a replica, or
+//! A lock is only as safe as its store. A Redis server may lose keys when it fails over to a replica, or
 //! when it restarts without persistence. It expires keys by its wall clock.
 //! [`Lock::acknowledged_by`] makes it unlikely that a failover loses a lock.
 //! [`LockClientBuilder::quarantine`] prevents a lost lock from having two holders, at the price of
-//! waiting.
+//! waiting. A quorum of servers, etcd, and PostgreSQL with a synchronous standby lose no lock with one server.
 //!
 //! A body that never ends holds its lock for as long as the process runs, because another thread
 //! renews the lease. [`Lock::max_hold`] limits this.
@@ -77,16 +79,16 @@
 //! | a hand-off inside the process | usually 0, 1 to renew the lease, 2 to acquire the lock anew |
 //! | waiting | 1 per wake-up, per key and process; 1 per second per hundred keys |
 //! | holding renewed locks | 1 per third of a lease, for up to 100 locks |
-//! | a single attempt on a busy lock | at most 2 |
+//! | a single attempt on a busy lock | at most 2; if the call fails with an error, 2 more, to say who has the lock |
 //! | a wait that ends while another client has the lock | 2, to say who that is; shared by calls for the same key within a second |
 //! | a fencing token | 1 per hold, if it is requested |
 //! | the acknowledgement of replicas, if it is required | 1 per acquisition, shared by those at the same time |
 //!
 //! # Requirements
 //!
-//! Redis 6.0 or newer, and a tokio runtime with timers and, for Redis, I/O. Elsewhere, calls return
-//! [`LockError::Config`]. A client can be used on any number of runtimes; each has its own
-//! connection.
+//! Redis 6.0 or newer, Valkey, etcd 3.4 or newer, or PostgreSQL 12 or newer, and a tokio runtime with timers and,
+//! unless the locks are in memory, I/O. Elsewhere, calls return [`LockError::Config`]. A client can be used on any
+//! number of runtimes; each has its own connection.
 //!
 //! Leases and renewals use the system's clock, also while tokio's time is paused (`start_paused`): there,
 //! [`LockClient::connect`] returns [`LockError::Config`], and [`LockClient::memory`] logs a warning. Use
@@ -119,7 +121,7 @@
 //! # Features
 //!
 //! * `macros` (default): the attribute.
-//! * `redis` (default): the Redis store. Without it, there is only the memory store.
+//! * `redis` (default): the Redis store.
 //! * `admin`: [`LockAdmin`](admin::LockAdmin), which asks the clients of a store which locks they hold.
 //! * `etcd`: locks in etcd, for `etcd://` and `etcds://`: see `store::EtcdStore`. Contains `store`.
 //! * `metrics`: the export of measurements to the `metrics` facade.
@@ -143,6 +145,7 @@ mod answers;
 mod attribute;
 mod backoff;
 mod body;
+mod branches;
 mod builder;
 mod capacity;
 mod client;

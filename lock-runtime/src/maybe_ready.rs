@@ -3,7 +3,9 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+
+use tokio::task::coop::poll_proceed;
 
 /// A result that is already known, which needs no allocation, or otherwise a boxed future, which
 /// keeps the futures that await it small.
@@ -39,13 +41,19 @@ impl<T: Unpin> Future for MaybeReady<'_, T> {
     type Output = T;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        match self.get_mut() {
+        // A task whose calls have their results at once lets others run, as with tokio's calls.
+        let progress = ready!(poll_proceed(cx));
+        let polled = match self.get_mut() {
             // A poll after completion is a bug of the caller. The library never panics, so the
             // future is pending forever.
             Self::Ready(value) => value.take().map_or(Poll::Pending, Poll::Ready),
             Self::Pending(future) => future.as_mut().poll(cx),
             Self::Driven(driven) => Pin::new(driven).poll(cx),
+        };
+        if polled.is_ready() {
+            progress.made_progress();
         }
+        polled
     }
 }
 

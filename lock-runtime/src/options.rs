@@ -47,6 +47,8 @@ pub struct LockOptions {
     pub linger: Option<Duration>,
     /// See [`Lock::fair`](crate::Lock::fair).
     pub fair: Option<bool>,
+    /// See [`Lock::exclusive_within`](crate::Lock::exclusive_within).
+    pub exclusive_within: bool,
     /// See [`Periodic`](crate::Periodic).
     pub every: Option<Duration>,
 }
@@ -95,6 +97,7 @@ impl LockOptions {
         release: None,
         linger: None,
         fair: None,
+        exclusive_within: false,
         every: None,
     };
 

@@ -12,7 +12,6 @@ use std::time::{Duration, SystemTime};
 
 use crate::acquiring::{AcquiredGuard, Acquiring};
 use crate::body::{self, Body, BodyEnd, GuardSlot, OnLost};
-use crate::client_name::client_name;
 use crate::clock::BootInstant;
 use crate::connected::Connected;
 use crate::engine::MayRun;
@@ -235,7 +234,7 @@ pub(crate) async fn run_once<F: Future>(
     let (slot, end) = (Body(slot), work.end);
     let every = work.options.every.unwrap_or_default();
     check(every).inspect_err(|error| ObservedCall::failed_at_once(work.site, error))?;
-    let run = RunLabel { by: client_name(), kept: KEPT.max(every * KEPT_PERIODS) };
+    let run = RunLabel { by: client.name(), kept: KEPT.max(every * KEPT_PERIODS) };
     let (guard, began) = begin(client, &work, every, &run).await?;
     let hold = guard.hold().clone();
     let engine = Arc::clone(guard.engine());
@@ -369,7 +368,8 @@ pub struct LastRun {
     pub ended: Option<SystemTime>,
     /// How it ended, if it has.
     pub outcome: RunOutcome,
-    /// The name of the host, and the process id.
+    /// What its client has told about itself ([`Identity`](crate::Identity)): by default, the name of its host and its process
+    /// id.
     pub by: String,
 }
 

@@ -5,10 +5,14 @@
 //! the branch, but not those of other branches, so two branches exclude each other. A spawned task
 //! begins without a chain.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 
 use tokio::task;
 
+use crate::branches::{BranchQueue, Branches};
 use crate::clock::BootInstant;
 use crate::engine::Engine;
 use crate::engine::handoff::Hold;
@@ -35,13 +39,21 @@ pub(crate) struct Frame {
     /// The task that is polling the body. The body's future may move between tasks. A task that the
     /// body polls, such as one in a `LocalSet`, is not part of the body.
     task: Mutex<Option<task::Id>>,
+    /// The branches of the body that exclude each other.
+    branches: Branches,
+    /// The number of bodies inside that share the hold and wait. One that is polled is around the running code.
+    waiting: AtomicUsize,
+    /// Whether branches beside each other were reported.
+    is_reported: AtomicBool,
     outer: Option<Arc<Frame>>,
 }
 
 impl Frame {
     fn new(guard: &LockGuard, others: Box<[Hold]>, outer: Option<Arc<Self>>) -> Arc<Self> {
         let (engine, hold) = (Arc::clone(guard.engine()), guard.hold().clone());
-        Arc::new(Self { engine, hold, others, task: Mutex::default(), outer })
+        let (task, branches) = (Mutex::default(), Branches::default());
+        let (waiting, is_reported) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Arc::new(Self { engine, hold, others, task, branches, waiting, is_reported, outer })
     }
 
     fn holds(&self) -> impl Iterator<Item = &Hold> {
@@ -57,9 +69,61 @@ impl Frame {
         *lock(&self.task)
     }
 
-    /// The current task is about to poll the body.
-    pub(crate) fn set_polling_task(&self) {
-        *lock(&self.task) = task::try_id();
+    /// Another body inside is about to share the hold. Reports once that they do not exclude each other if one is beside it.
+    fn report_branches(&self) {
+        let are_beside = self.waiting.load(Ordering::Relaxed) > 0 && self.others.is_empty();
+        if are_beside && !self.is_reported.swap(true, Ordering::Relaxed) {
+            let key = &**self.hold.key();
+            tracing::debug!(
+                key,
+                "branches of one body share its lock and run beside each other; `Lock::exclusive_within` excludes them"
+            );
+        }
+    }
+}
+
+/// A body inside its chain.
+struct ScopedBody<F> {
+    body: F,
+    is_reentrant: bool,
+    /// Whether it shares the hold, and waits.
+    waits: bool,
+}
+
+impl<F> ScopedBody<F> {
+    fn set_waits(&mut self, waits: bool) {
+        let waited = std::mem::replace(&mut self.waits, waits);
+        // The chain is also there while this is dropped.
+        let _ = ENCLOSING.try_with(|frame| match (waited, waits) {
+            (false, true) => frame.waiting.fetch_add(1, Ordering::Relaxed),
+            (true, false) => frame.waiting.fetch_sub(1, Ordering::Relaxed),
+            _ => 0,
+        });
+    }
+}
+
+impl<F: Future + Unpin> Future for ScopedBody<F> {
+    type Output = F::Output;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.get_mut();
+        if !this.is_reentrant {
+            let _ = ENCLOSING.try_with(|frame| *lock(&frame.task) = task::try_id());
+            return Pin::new(&mut this.body).poll(cx);
+        }
+        this.set_waits(false);
+        let polled = Pin::new(&mut this.body).poll(cx);
+        this.set_waits(polled.is_pending());
+        polled
+    }
+}
+
+impl<F> Drop for ScopedBody<F> {
+    fn drop(&mut self) {
+        if self.waits {
+            self.set_waits(false);
+        }
     }
 }
 
@@ -70,9 +134,11 @@ pub(crate) struct Scope {
 }
 
 impl Scope {
-    /// The chain for a body under `guard`: the current one if the guard shares an enclosing hold.
+    /// The chain for a body under `guard`: the current one if the guard shares an enclosing hold, unless the body is a branch
+    /// that has its turn, whose own branches have turns of their own.
     pub(crate) fn new(guard: &LockGuard) -> Self {
-        let (outer, is_reentrant) = (ENCLOSING.try_with(Arc::clone).ok(), guard.is_reentrant());
+        let is_reentrant = guard.is_reentrant() && !guard.is_in_turn();
+        let outer = ENCLOSING.try_with(Arc::clone).ok();
         let frame = match outer {
             Some(outer) if is_reentrant => outer,
             outer => Frame::new(guard, Box::default(), outer),
@@ -93,14 +159,10 @@ impl Scope {
         Some(Self { frame: Frame::new(first, others, outer), is_reentrant: false })
     }
 
-    /// The frame of the body's own hold.
-    pub(crate) fn own_frame(&self) -> Option<Arc<Frame>> {
-        (!self.is_reentrant).then(|| Arc::clone(&self.frame))
-    }
-
     /// Runs `body` inside the chain.
-    pub(crate) fn enclose<F: Future>(self, body: F) -> impl Future<Output = F::Output> {
-        ENCLOSING.scope(self.frame, body)
+    pub(crate) fn enclose<F: Future + Unpin>(self, body: F) -> impl Future<Output = F::Output> {
+        let Self { frame, is_reentrant } = self;
+        ENCLOSING.scope(frame, ScopedBody { body, is_reentrant, waits: false })
     }
 }
 
@@ -205,6 +267,30 @@ pub async fn pretend_locked<K: Into<String>, F: Future>(
     PRETENDED.scope(keys.into_iter().map(Into::into).collect(), future).await
 }
 
+/// The innermost body around the running code that holds `key`, and its hold.
+fn innermost(engine: &Arc<Engine>, key: &str) -> Option<(Arc<Frame>, Hold)> {
+    let task = task::try_id();
+    let found = ENCLOSING.try_with(|innermost| {
+        let mut frame = Some(innermost);
+        while let Some(candidate) = frame {
+            if candidate.task() == task
+                && Arc::ptr_eq(&candidate.engine, engine)
+                && let Some(hold) = candidate.hold_of(key)
+            {
+                return Some((Arc::clone(candidate), hold.clone()));
+            }
+            frame = candidate.outer.as_ref();
+        }
+        None
+    });
+    found.ok().flatten()
+}
+
+/// The branches of the body that holds `key`, if there is one.
+pub(crate) fn branches(engine: &Arc<Engine>, key: &str) -> Option<BranchQueue> {
+    innermost(engine, key).map(|(frame, hold)| frame.branches.of(hold.key()))
+}
+
 /// Shares the hold of `key` that encloses the running code, if there is one.
 ///
 /// If that hold was lost, this call fails with the loss: the enclosing body is about to be dropped,
@@ -216,21 +302,8 @@ pub(crate) fn enclosing(
     key: &str,
     (store, mode): (&Arc<dyn LockStore>, Mode),
 ) -> Result<Option<LockGuard>, LockError> {
-    let task = task::try_id();
-    let found = ENCLOSING.try_with(|innermost| {
-        let mut frame = Some(innermost);
-        while let Some(candidate) = frame {
-            if candidate.task() == task
-                && Arc::ptr_eq(&candidate.engine, engine)
-                && let Some(hold) = candidate.hold_of(key)
-            {
-                return Some(hold.clone());
-            }
-            frame = candidate.outer.as_ref();
-        }
-        None
-    });
-    let Ok(Some(hold)) = found else { return Ok(None) };
+    let Some((frame, hold)) = innermost(engine, key) else { return Ok(None) };
+    frame.report_branches();
     let granted_by = hold.lease().store();
     if !is_same(granted_by, store) {
         return Err(LockError::WrongFormat {

@@ -155,6 +155,8 @@ safeguards! {
     CredentialsAreRenewed = "credentials-are-renewed",
     /// Channels are subscribed in chunks.
     LimitedSubscriptions = "limited-subscriptions",
+    /// A client notices that the address of its only server leads to another one.
+    MovedServersAreNoticed = "moved-servers-are-noticed",
     /// A client notices a failover although its connections still work.
     FailoversAreNoticed = "failovers-are-noticed",
     /// The newest configuration that sentinels, or the nodes of a cluster, have counts.
@@ -227,6 +229,10 @@ safeguards! {
     VotesAreUndone = "votes-are-undone",
     /// The votes that stores of a quorum may have are released when these stores answer again.
     ResidualVotesAreFreed = "residual-votes-are-freed",
+    /// A hold that a majority confirms gets its votes back from stores that have lost them.
+    VotesAreRestored = "votes-are-restored",
+    /// A single attempt whose request has failed without an answer makes another one.
+    SingleAttemptsAreRepeated = "single-attempts-are-repeated",
     /// A shutdown releases the residual votes.
     ShutdownFreesVotes = "shutdown-frees-votes",
     /// The keys that may be left in etcd after a request without an answer are deleted when it answers again.
@@ -261,6 +267,8 @@ safeguards! {
     RaisesAreExclusive = "raises-are-exclusive",
     /// A transaction that has verified a lock in PostgreSQL keeps others from taking it over.
     VerifiedRowsAreLocked = "verified-rows-are-locked",
+    /// A renewal in PostgreSQL does not wait for a row that another transaction has locked.
+    LockedRowsAreSkipped = "locked-rows-are-skipped",
     /// Leases in PostgreSQL end by the clock of the server.
     ServerClock = "server-clock",
     /// A client relies on notifications of PostgreSQL only if one of its own has arrived.

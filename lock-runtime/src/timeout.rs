@@ -32,7 +32,9 @@ pub enum Wait {
     ///
     /// With a wait of up to 10 ms, including zero, the first request may take a whole response
     /// timeout (a third of the client's lease, from 50 ms to 2 s). A free lock is therefore granted
-    /// even if only a little time of a larger timeout is left for it.
+    /// even if only a little time of a larger timeout is left for it. With a wait of zero, a request that fails without an
+    /// answer is repeated once, within that time, and a call waits for up to half of it while its own process is
+    /// releasing the lock.
     For(Duration),
     /// Waits until the lock is granted, also during an outage of the store.
     Forever,
@@ -140,10 +142,13 @@ impl Timeout {
     }
 
     /// The timeout of the next request. A single attempt, and the `first` request of a short wait,
-    /// may take the whole `response_timeout`.
+    /// may take the whole `response_timeout`. The second request of a single attempt has the rest of it.
     pub(crate) fn for_request(&self, response_timeout: Duration, first: bool) -> RequestTimeout {
         let whole = self.single_attempt || self.short && first;
         let total = match self.end {
+            Some(_) if self.single_attempt && !first => {
+                response_timeout.saturating_sub(self.elapsed()).max(response_timeout / 4)
+            }
             Some(end) if !whole => end.saturating_duration_since(Instant::now()),
             Some(_) => response_timeout,
             None => Duration::MAX,
@@ -151,8 +156,8 @@ impl Timeout {
         RequestTimeout { answer: response_timeout.min(total), total }
     }
 
-    /// The output of `first`, the first request of the call, or `None` if the timeout ends first. A very
-    /// short wait does not end it.
+    /// The output of `first`, a request without which the call would be in vain, or `None` if the timeout ends first. A
+    /// very short wait does not end it.
     pub(crate) async fn limit_first<F: Future>(&self, first: F) -> Option<F::Output> {
         if self.short { Some(first.await) } else { self.limit(first).await }
     }
@@ -215,7 +220,11 @@ mod tests {
         let whole = RequestTimeout::of(RESPONSE);
         let single = Timeout::new(Wait::For(Duration::ZERO));
         assert!(single.is_over() && single.is_single_attempt());
-        assert_eq!(single.for_request(RESPONSE, false), whole);
+        assert_eq!(single.for_request(RESPONSE, true), whole);
+        // The rest, and a part of it in any case.
+        let RequestTimeout { answer, total } = single.for_request(RESPONSE, false);
+        assert!(answer == total && (RESPONSE * 9 / 10..RESPONSE).contains(&total), "{total:?}");
+        assert_eq!(single.for_request(Duration::ZERO, false), RequestTimeout::of(Duration::ZERO));
         let short = Timeout::new(Wait::For(SHORT_WAIT));
         assert_eq!(short.for_request(RESPONSE, true), whole);
         assert_eq!(short.for_request(RESPONSE, false), RequestTimeout::of(SHORT_WAIT));

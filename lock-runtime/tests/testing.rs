@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use lock_runtime::telemetry::AcquisitionOutcome;
-use lock_runtime::testing::{TakenEnd, errors, pretend_locked};
+use lock_runtime::testing::{TakenEnd, TestLocks, errors, pretend_locked};
 use lock_runtime::{
     HolderKind, LockClient, LockError, LostReason, RunOutcome, assert_locked, distributed_lock,
     held_keys, with_client,
@@ -314,12 +314,44 @@ fn calls_count_for_a_script_wherever_they_wait() {
             busy += usize::from(call.await.expect("no panic").is_err());
         }
         assert_eq!(busy, 3);
-        locks.when("another:<id>").busy();
+        locks.when("another:<id>").busy().optional();
         with_client(locks.client(), pay(7, SECOND)).await.expect("of another template");
         locks.when("set").unavailable("down");
         let set = locks.lock_all(["x", "y"]).template("set").wait(SECOND).acquire().await;
         assert!(matches!(set, Err(LockError::Unavailable { .. })), "{set:?}");
     });
+}
+
+#[test]
+fn a_script_that_no_call_meets_fails_the_test() {
+    let failure = |script: fn(&TestLocks)| {
+        let test = || {
+            paused(async || {
+                let locks = LockClient::testing();
+                script(&locks);
+                with_client(locks.client(), pay(1, SECOND)).await.expect("free");
+            });
+        };
+        let failed = catch_unwind(AssertUnwindSafe(test)).err();
+        failed.map(|text| text.downcast_ref::<String>().expect("a message").clone())
+    };
+    let misspelt = failure(|locks| {
+        locks.when("oder:<id>").busy().named("a conflict");
+    });
+    let text = misspelt.expect("nothing was scripted");
+    assert!(text.contains("oder:<id> Busy (a conflict): at least one"), "{text}");
+    let too_few = failure(|locks| {
+        locks.when("order:<id>").slow(SECOND).times(2);
+    });
+    assert!(too_few.expect("one call").contains("1 more"));
+    let optional = failure(|locks| {
+        locks.when("oder:<id>").busy().optional();
+    });
+    assert_eq!(optional, None);
+    let met = failure(|locks| {
+        locks.when("order:<id>").slow(SECOND);
+    });
+    assert_eq!(met, None);
 }
 
 #[test]

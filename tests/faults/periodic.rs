@@ -353,7 +353,7 @@ async fn a_record_that_was_changed_by_hand_counts_as_none() {
 #[tokio::test]
 async fn a_record_that_cannot_be_written_is_an_error_before_the_run_only() {
     let fixture = RunFixture::new(RedisServer::start()).await;
-    let replace = || fixture.server.tell(&["SET", &fixture.record, "stranger"]);
+    let replace = || fixture.server.tell(&["SET", &fixture.record, "stranger", "EX", "1000"]);
     // An error that no wait can mend does not use it up.
     let client = LockClient::builder().url(fixture.server.url()).lease(LEASE).wait(Wait::Forever);
     let client = client.connect().await.expect("up");

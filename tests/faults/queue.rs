@@ -266,7 +266,7 @@ async fn a_queue_of_another_type_is_not_changed_and_calls_poll() {
     let (log, server) = (CapturedLog::here(), RedisServer::start());
     let (holder, other) = (client(&server.url()).await, client(&server.url()).await);
     let guard = holder.lock("k").acquire().await.expect("free");
-    server.tell(&["SET", QUEUE, "foreign"]);
+    server.tell(&["SET", QUEUE, "foreign", "EX", "1000"]);
     let lock = other.lock("k").wait(LEASE * 60);
     let waiter = tokio::spawn(async move { lock.acquire().await.map(drop) });
     let warnings = || log.lines(&["WARN", "cannot put a waiting call into the queue", "WRONGTYPE"]);

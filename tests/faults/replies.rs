@@ -364,6 +364,21 @@ async fn an_invalid_reply_grants_nothing() {
     assert_eq!(server.command::<String>(&["GET", "k"]), "stranger");
 }
 
+/// It would take gigabytes.
+#[tokio::test]
+async fn a_reply_that_says_that_it_is_too_long_ends_its_connection() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port());
+    let client = client(&proxy.url()).await;
+    proxy.replace_reply_to("SET", b"$4294967296\r\nbegin");
+    // A single attempt is repeated once.
+    proxy.cut("EVALSHA", 10);
+    let tried = cause(client.lock("k").try_acquire().await.map(drop));
+    assert!(tried.contains("more than 16 MiB"), "{tried}");
+    let guard = client.lock("k").wait(LEASE * 10).acquire().await.expect("over another one");
+    guard.release().await.expect("held");
+}
+
 #[tokio::test]
 async fn after_an_invalid_reply_the_request_is_undone_or_repeated() {
     let server = RedisServer::start();
@@ -373,6 +388,8 @@ async fn after_an_invalid_reply_the_request_is_undone_or_repeated() {
     let once = once.expect("up");
     for reply in &INVALID[..2] {
         proxy.replace_reply_to("SET", reply.as_bytes());
+        // A single attempt is repeated once.
+        proxy.cut("EVALSHA", 10);
         let tried = cause(once.lock("k").try_acquire().await.map(drop));
         assert!(tried.contains("unexpected reply"), "{reply:?}: {tried}");
         assert!(until(LEASE * 4, || !server.exists("k")).await.is_some(), "{reply:?}: not undone");

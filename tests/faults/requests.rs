@@ -1,5 +1,7 @@
 //! Requests whose replies are lost, and requests that arrive after their caller has given up.
 
+use std::time::Duration;
+
 use lock_runtime::{Identity, LockClient, LockError};
 use lock_tests::{Proxy, RedisServer, Toward, running_time, within};
 use tokio::task::JoinSet;
@@ -17,6 +19,31 @@ async fn behind_proxy() -> (RedisServer, Proxy, LockClient) {
     let client = client.lease(LEASE * 60).connect().await.expect("up");
     client.lock("warm").run(async {}).await.expect("free");
     (server, proxy, client)
+}
+
+/// As with a job that runs once an hour.
+#[tokio::test]
+async fn a_single_attempt_survives_connections_that_were_forgotten_while_they_were_idle() {
+    for is_reset in [false, true] {
+        let server = RedisServer::start();
+        let proxy = Proxy::to(server.port());
+        let client = client_with_lease(&proxy.url(), LEASE * 2).await;
+        let work = client.periodic("job", LEASE).wait(Duration::ZERO);
+        for _ in 0..2 {
+            let guard = client.lock("k").try_acquire().await.expect("over another one");
+            guard.expect("free").release().await.expect("held");
+            // A whole response timeout.
+            sleep(LEASE).await;
+            proxy.forget(is_reset);
+            let guards = client.lock_all(["a", "b"]).try_acquire().await.expect("over another one");
+            guards.expect("free").release().await.expect("held");
+            sleep(LEASE).await;
+            proxy.forget(is_reset);
+            work.run(async {}).await.expect("over another one");
+            sleep(LEASE).await;
+            proxy.forget(is_reset);
+        }
+    }
 }
 
 #[tokio::test]

@@ -407,6 +407,32 @@ fn arguments_of(
     arguments
 }
 
+/// Settings of a session that change what statements return, or when they fail.
+const UNUSUAL: &[(&str, &str)] = &[
+    ("quote_all_identifiers", "on"),
+    ("default_transaction_isolation", "serializable"),
+    ("default_transaction_deferrable", "on"),
+    ("standard_conforming_strings", "off"),
+    ("transform_null_equals", "on"),
+    ("array_nulls", "off"),
+    ("bytea_output", "escape"),
+    ("datestyle", "'SQL, DMY'"),
+    ("intervalstyle", "sql_standard"),
+    ("timezone", "'Pacific/Chatham'"),
+    ("extra_float_digits", "-15"),
+    ("plan_cache_mode", "force_generic_plan"),
+    ("lc_messages", "'C'"),
+];
+
+/// The SQL that gives a database settings that programs seldom expect.
+#[must_use]
+pub fn with_unusual_settings(database: &str) -> String {
+    let settings = UNUSUAL.iter();
+    let sql =
+        settings.map(|(name, value)| format!("ALTER DATABASE {database} SET {name} = {value};"));
+    sql.collect()
+}
+
 impl Drop for DatabaseServer {
     fn drop(&mut self) {
         if self.is_frozen {

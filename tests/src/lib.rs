@@ -39,7 +39,7 @@ pub mod workload;
 mod workload_processes;
 
 pub use cluster::{Cluster, NODE_TIMEOUT, SlotMove};
-pub use database_server::DatabaseServer;
+pub use database_server::{DatabaseServer, with_unusual_settings};
 pub use etcd::{EtcdCluster, EtcdOptions};
 pub use helper::Helper;
 pub use history::{Expected, History, Violation};

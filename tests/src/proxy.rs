@@ -45,6 +45,10 @@ struct Faults {
     blocked: [bool; 2],
     /// The number of resets. Each ends all connections that are older.
     resets: u64,
+    /// How often connections were forgotten. Each time, all that are older are. Whether they are reset when something is sent,
+    /// or it is swallowed.
+    forgotten: u64,
+    resets_forgotten: bool,
     /// Whether new connections are closed at once.
     refuse: bool,
     /// The number of deliveries of held requests.
@@ -252,6 +256,14 @@ impl Proxy {
         self.request_faults().push(RequestFault { word: word.to_owned(), effect });
     }
 
+    /// Forgets all connections, as routers do with idle ones. Nothing tells their ends, until they send something and
+    /// the connection `is_reset`. Otherwise, that is swallowed.
+    pub fn forget(&self, is_reset: bool) {
+        self.shared.faults.send_modify(|faults| {
+            (faults.forgotten, faults.resets_forgotten) = (faults.forgotten + 1, is_reset);
+        });
+    }
+
     fn request_faults(&self) -> MutexGuard<'_, Vec<RequestFault>> {
         self.shared.request_faults()
     }
@@ -296,7 +308,7 @@ async fn accept(listener: TcpListener, shared: Arc<ProxyState>) {
         let faults = shared.faults.borrow().clone();
         if !faults.refuse {
             let server = shared.server.load(Ordering::Relaxed);
-            tokio::spawn(serve(client, server, faults.resets, Arc::clone(&shared)));
+            tokio::spawn(serve(client, server, faults, Arc::clone(&shared)));
         }
     }
 }
@@ -314,7 +326,7 @@ enum ConnectionPhase {
     Lost,
 }
 
-async fn serve(client: TcpStream, server: u16, resets_before: u64, shared: Arc<ProxyState>) {
+async fn serve(client: TcpStream, server: u16, before: Faults, shared: Arc<ProxyState>) {
     let mut faults = shared.faults.subscribe();
     // A partition also holds up connections that are made while it lasts.
     let _ = faults.wait_for(|faults| !faults.blocked.contains(&true)).await;
@@ -326,11 +338,13 @@ async fn serve(client: TcpStream, server: u16, resets_before: u64, shared: Arc<P
     let (mut from_server, mut to_server) = server.into_split();
     let phase = watch::Sender::new(ConnectionPhase::Open);
     let mut lost = phase.subscribe();
-    let requests = forward(&mut from_client, &mut to_server, Toward::Server, &shared, &phase);
-    let replies = forward(&mut from_server, &mut to_client, Toward::Client, &shared, &phase);
+    let of_connection = (&phase, before.forgotten);
+    let requests =
+        forward(&mut from_client, &mut to_server, Toward::Server, &shared, of_connection);
+    let replies = forward(&mut from_server, &mut to_client, Toward::Client, &shared, of_connection);
     tokio::select! {
         _ = async { tokio::join!(requests, replies) } => return,
-        _ = faults.wait_for(|faults| faults.resets > resets_before) => {}
+        _ = faults.wait_for(|faults| faults.resets > before.resets) => {}
         _ = lost.wait_for(|phase| *phase == ConnectionPhase::Lost) => {}
     }
     // The client sees a reset. The server executes the requests that have reached it.
@@ -342,12 +356,12 @@ async fn forward(
     to: &mut OwnedWriteHalf,
     toward: Toward,
     shared: &ProxyState,
-    phase: &watch::Sender<ConnectionPhase>,
+    of_connection: (&watch::Sender<ConnectionPhase>, u64),
 ) {
     let (sender, queue) = mpsc::unbounded_channel();
     tokio::join!(
         receive(from, sender, toward, shared),
-        deliver_all(queue, to, toward, shared, phase)
+        deliver_all(queue, to, toward, shared, of_connection)
     );
 }
 
@@ -383,11 +397,18 @@ async fn deliver_all(
     to: &mut OwnedWriteHalf,
     toward: Toward,
     shared: &ProxyState,
-    phase: &watch::Sender<ConnectionPhase>,
+    (phase, forgotten_before): (&watch::Sender<ConnectionPhase>, u64),
 ) {
     let mut faults = shared.faults.subscribe();
     while let Some((at, mut bytes)) = queue.recv().await {
         sleep_until(at).await;
+        if faults.borrow().forgotten > forgotten_before {
+            if faults.borrow().resets_forgotten {
+                phase.send_replace(ConnectionPhase::Lost);
+                return;
+            }
+            continue;
+        }
         let _ = faults.wait_for(|faults| !faults.blocked[toward as usize]).await;
         // Read before an effect counts as triggered.
         let deliveries = faults.borrow().deliveries;

@@ -555,6 +555,19 @@ impl RedisServer {
         false
     }
 
+    /// The keys of the library that have no expiry, apart from those that stay: the fencing tokens, also those of Redisson, and
+    /// the quarantine. None if the server does not answer.
+    fn keys_without_expiry(&self) -> Vec<String> {
+        const SCRIPT: &str = "local left = {} \
+            for _, key in ipairs(redis.call('keys', '*')) do \
+            if key:find('lock_') and redis.call('pttl', key) == -1 then left[#left + 1] = key end end \
+            return left";
+        let mut left: Vec<String> = self.ask(&["EVAL", SCRIPT, "0"]).unwrap_or_default();
+        let stay = ["lock_fence:", "lock_quarantine:", "redisson_lock_token:"];
+        left.retain(|key| !stay.iter().any(|name| key.contains(name)));
+        left
+    }
+
     fn answers(&self) -> bool {
         let Ok(client) = redis::Client::open(self.plain_url()) else { return false };
         let Ok(mut connection) = client.get_connection_with_timeout(START_TIMEOUT) else {
@@ -574,10 +587,13 @@ impl RedisServer {
     }
 }
 
+/// The test fails if a key of the library would stay for ever.
 impl Drop for RedisServer {
     fn drop(&mut self) {
+        let left = self.keys_without_expiry();
         // SIGKILL also ends a suspended process.
         self.kill();
+        assert!(left.is_empty() || std::thread::panicking(), "keys without an expiry: {left:?}");
     }
 }
 

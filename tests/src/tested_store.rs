@@ -9,7 +9,7 @@ use lock_runtime::store::POSTGRES_SCHEMA;
 use tokio_postgres::NoTls;
 
 use crate::support::Pair;
-use crate::{DatabaseServer, EtcdCluster, Quorum, RedisServer};
+use crate::{DatabaseServer, EtcdCluster, Quorum, RedisServer, with_unusual_settings};
 
 /// The variable that says which store is tested: one of [`TestedStore::NAMES`].
 const NAME: &str = "LOCK_TESTS_STORE";
@@ -82,6 +82,7 @@ impl TestedStore {
         let name = format!("store_{}", DATABASES.fetch_add(1, Ordering::Relaxed));
         run(&server.url("postgres"), &format!("CREATE DATABASE {name}")).await;
         run(&server.url(&name), POSTGRES_SCHEMA).await;
+        run(&server.url("postgres"), &with_unusual_settings(&name)).await;
         Self::SharedPostgres(server, name)
     }
 

@@ -44,6 +44,7 @@ const LAYERS: [&[&str]; 9] = [
     &["store"],
     &[
         "backoff",
+        "branches",
         "capacity",
         "client_info",
         "client_name",

@@ -55,10 +55,12 @@ fn order() -> Order {
 
 #[tokio::test]
 async fn placeholders_are_arguments_fields_indices_and_calls() {
-    #[distributed_lock(key = "a:<n>:<order.id>:<order.id()>:<order.pair.0>:<order.pair.1.name>:<<")]
+    #[distributed_lock(
+        key = "a:<n>:<order.id>:<order.id()>:<order.pair.0>:<order.pair.1.name>:<<>>"
+    )]
     async fn all(client: &LockClient, n: i32, order: Order) -> Result<Vec<String>, LockError> {
         drop(order);
-        Ok(held(client, &["a:-3:7:7:1:x%20y:<"]).await)
+        Ok(held(client, &["a:-3:7:7:1:x%20y:<>"]).await)
     }
     let client = LockClient::memory();
     let held = with_client(client.clone(), all(&client, -3, order())).await.expect("free");

@@ -1,6 +1,6 @@
 //! A client that connects to an unsuitable server gets an error that describes the problem.
 
-use lock_runtime::{LockClient, LockError};
+use lock_runtime::{LockClient, LockError, Wait};
 use lock_tests::{CapturedLog, RedisServer};
 
 async fn refusal(server: &RedisServer) -> String {
@@ -114,6 +114,21 @@ async fn a_server_that_evicts_loses_held_locks() {
     let _: redis::RedisResult<()> =
         redis::cmd("SET").arg("other").arg("value").query(&mut server.connection());
     assert!(!server.exists("k"));
+}
+
+#[tokio::test]
+async fn a_command_of_a_script_that_the_server_does_not_have_is_named() {
+    for missing in ["TIME", "ZADD"] {
+        let server = RedisServer::plain(&["--rename-command", missing, ""]);
+        let client = LockClient::connect(server.url()).await.expect("it can run scripts");
+        let lock = client.read_write("k").write().wait(Wait::Forever);
+        match lock.acquire().await.map(drop) {
+            Err(LockError::Config { problem, .. }) => {
+                assert!(problem.contains(&format!("`{missing}`")), "{problem}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[tokio::test]

@@ -73,10 +73,19 @@ on_every_store! {
         assert_eq!((found.kind, found.client), (HolderKind::ThisProcess, None));
     }
 
-    async fn the_store_is_not_asked_after_a_single_attempt(pair: Pair) {
+    async fn the_holder_is_named_after_a_single_attempt(pair: Pair) {
         let _held = pair.two.lock("k").acquire().await.expect("free");
-        let error = pair.one.lock("k").wait(Duration::ZERO).acquire().await.expect_err("busy");
-        assert_eq!(holder(error).client, None);
+        let named = async || {
+            let error = pair.one.lock("k").wait(Duration::ZERO).acquire().await.expect_err("busy");
+            holder(error).client.and_then(|client| client.process)
+        };
+        // A client tells its name in the background, and answers are shared for a second.
+        let begun = Instant::now();
+        while named().await.is_none() {
+            assert!(running_time(begun) < LEASE * 20, "not named");
+            tokio::time::sleep(LEASE / 10).await;
+        }
+        assert_eq!(named().await, Some(std::process::id()));
     }
 
     async fn the_holder_of_each_kind_is_named(pair: Pair) {
@@ -238,6 +247,33 @@ async fn a_client_may_tell_nothing() {
     assert_eq!(presences.len(), 1, "that of the client that waits: {presences:?}");
 }
 
+#[tokio::test]
+async fn leaders_runs_and_connections_have_the_identity_of_their_client() {
+    let process = format!("pid {}", std::process::id());
+    for (identity, name, connection) in [
+        (Identity::named("web-3").service("shop", "1.4.2"), "web-3", "lock-runtime:web-3:"),
+        (Identity::none(), "unnamed", "lock-runtime "),
+    ] {
+        let is_told = identity != Identity::none();
+        let server = RedisServer::start();
+        let client = connect(&server, identity).await;
+        let work = client.periodic("job", LEASE * 60);
+        work.run(async {}).await.expect("the first run of the period");
+        let run = client.last_run("job").await.expect("up").expect("recorded");
+        let leader = client.leadership("leader").campaign().await.expect("no leader");
+        let known = client.leadership("leader").leader().await.expect("up").expect("it leads");
+        for told in [&run.by, &known.name] {
+            assert!(told.starts_with(name) && told.contains(&process) == is_told, "{told}");
+        }
+        let connections: String = server.command(&["CLIENT", "LIST"]);
+        let of_library = connections.lines().filter(|line| line.contains("name=lock-runtime"));
+        let connection = format!(" name={connection}");
+        assert!(of_library.clone().count() >= 2, "{connections}");
+        assert!(of_library.clone().all(|line| line.contains(&connection)), "{connections}");
+        drop(leader);
+    }
+}
+
 /// Calls must work whatever the key of a presence holds.
 #[tokio::test]
 async fn a_presence_may_hold_anything() {
@@ -257,6 +293,7 @@ async fn a_presence_may_hold_anything() {
     ] {
         server.tell(&["DEL", &name]);
         server.tell(&command);
+        server.tell(&["EXPIRE", &name, "1000"]);
         // Calls share what they have found for a second.
         tokio::time::sleep(Duration::from_millis(1010)).await;
         assert_eq!(client_of(two.lock("k")).await.name.as_deref(), found);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use lock_runtime::{
     Holder, HolderKind, LockClient, LockError, LostReason, distributed_lock, with_client,
 };
+use lock_tests::CapturedLog;
 use tokio::time::timeout;
 
 use crate::support::{LEASE, on_every_store};
@@ -52,6 +53,42 @@ on_every_store! {
         assert!(pair.two.lock("k").try_acquire().await.expect("up").is_none());
         shared.release().await.expect("held");
         assert!(pair.two.lock("k").try_acquire().await.expect("up").is_some());
+    }
+
+    async fn branches_on_the_key_of_their_body_take_turns_if_they_are_exclusive_within_it(pair: Pair) {
+        let inside = AtomicUsize::new(0);
+        let branch = async |is_exclusive| {
+            let lock = pair.one.lock("k").wait(LEASE * 10);
+            let lock = if is_exclusive { lock.exclusive_within() } else { lock };
+            let body = async {
+                let beside = inside.fetch_add(1, Ordering::SeqCst);
+                // A nested call waits for nobody.
+                let nested = pair.one.lock("k").exclusive_within().wait(LEASE / 10);
+                nested.run(tokio::time::sleep(LEASE / 50)).await.expect("shared");
+                inside.fetch_sub(1, Ordering::SeqCst);
+                beside
+            };
+            lock.run(body).await.expect("shared")
+        };
+        let branches = async |is_exclusive| {
+            let both = async { tokio::join!(branch(is_exclusive), branch(is_exclusive)) };
+            pair.one.lock("k").run(both).await.expect("free")
+        };
+        assert_eq!(branches(true).await, (0, 0));
+        // The control.
+        assert_eq!(branches(false).await, (0, 1));
+        // Without an enclosing body, calls exclude each other in any case.
+        assert_eq!(tokio::join!(branch(true), branch(true)), (0, 0));
+        let impatient = async {
+            let lock = pair.one.lock("k").exclusive_within();
+            let guard = lock.acquire().await.expect("shared");
+            let busy = lock.clone().wait(LEASE / 50).acquire().await.map(drop);
+            assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+            assert!(lock.try_acquire().await.expect("up").is_none());
+            drop(guard);
+            assert!(lock.try_acquire().await.expect("up").is_some());
+        };
+        pair.one.lock("k").run(impatient).await.expect("free");
     }
 
     async fn two_branches_of_a_body_exclude_each_other(pair: Pair) {
@@ -207,4 +244,27 @@ on_every_store! {
         let again = timeout(LEASE, pair.one.lock("k").wait(LEASE / 10).acquire()).await;
         assert!(matches!(again, Ok(Err(LockError::Busy { .. }))));
     }
+}
+
+/// At the level `DEBUG`.
+#[tokio::test]
+async fn branches_that_share_a_hold_beside_each_other_are_reported_once() {
+    let (log, client) = (CapturedLog::here(), LockClient::memory());
+    let share = async |key: &str| {
+        let nested = async {
+            tokio::task::yield_now().await;
+            client.lock(key).run(tokio::task::yield_now()).await
+        };
+        client.lock(key).run(nested).await.expect("shared").expect("shared");
+    };
+    let reported = |key| log.lines(&["DEBUG", "branches of one body", key]).len();
+    let alone = async {
+        share("branches:alone").await;
+        share("branches:alone").await;
+    };
+    client.lock("branches:alone").run(alone).await.expect("free");
+    assert_eq!(reported("branches:alone"), 0);
+    let beside = async { tokio::join!(share("branches:beside"), share("branches:beside")) };
+    client.lock("branches:beside").run(beside).await.expect("free");
+    assert_eq!(reported("branches:beside"), 1);
 }

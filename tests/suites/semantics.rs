@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lock_runtime::{Holder, HolderKind, LockClient, LockError, LostReason, Wait};
-use lock_tests::support::count_under_contention;
+use lock_tests::support::{count_under_contention, outcomes_of};
 use lock_tests::{running_time, running_time_between};
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::Instant;
@@ -37,6 +37,52 @@ on_every_store! {
         let start = Instant::now();
         let _guard = pair.two.lock("k").acquire().await.expect("free after the lease");
         assert!(start.elapsed() > LEASE / 2);
+    }
+
+    /// On one thread, attempts would otherwise go on for ever.
+    async fn attempts_in_a_loop_let_the_holder_run(pair: Pair) {
+        for client in [pair.one.clone(), pair.two.clone()] {
+            let (holder, done) = (pair.one.clone(), std::sync::mpsc::channel());
+            std::thread::spawn(move || {
+                let mut runtime = tokio::runtime::Builder::new_current_thread();
+                runtime.enable_all().build().expect("a runtime").block_on(async {
+                    let guard = holder.lock("k").acquire().await.expect("free");
+                    tokio::spawn(async move {
+                        tokio::time::sleep(LEASE / 20).await;
+                        guard.release().await.expect("held");
+                    });
+                    while client.lock("k").try_acquire().await.expect("up").is_none() {}
+                });
+                done.0.send(()).expect("the test waits");
+            });
+            let ends = tokio::task::spawn_blocking(move || done.1.recv_timeout(LEASE * 60));
+            ends.await.expect("no panic").expect("the holder runs");
+        }
+    }
+
+    /// The store answers, so no attempt may say that it does not.
+    async fn attempts_of_many_threads_find_the_lock_busy_or_free(pair: Pair) {
+        let client = pair.one.clone();
+        let attempts = std::thread::spawn(move || {
+            let mut runtime = tokio::runtime::Builder::new_multi_thread();
+            runtime.worker_threads(2).enable_all().build().expect("a runtime").block_on(async {
+                let until = Instant::now() + LEASE / 2;
+                let tasks = (0..8).map(|_| {
+                    let lock = client.lock("k");
+                    tokio::spawn(async move {
+                        let mut grants = 0;
+                        while Instant::now() < until {
+                            grants += usize::from(lock.try_acquire().await?.is_some());
+                        }
+                        Ok::<_, LockError>(grants)
+                    })
+                });
+                outcomes_of(tasks.collect()).await
+            })
+        });
+        let outcomes = tokio::task::spawn_blocking(|| attempts.join()).await.expect("no panic");
+        let grants = outcomes.expect("no panic").into_iter().map(|grants| grants.expect("it answers"));
+        assert!(grants.sum::<usize>() > 0);
     }
 
     async fn a_waiter_is_woken_by_the_release(pair: Pair) {

@@ -221,6 +221,30 @@ on_every_store! {
         }
     }
 
+    async fn a_single_attempt_gets_free_keys_whatever_its_terms(pair: Pair) {
+        for round in 0..5 {
+            let set = pair.one.lock_all([format!("a{round}"), format!("b{round}")]);
+            for set in [set.clone().lease(LEASE * 2), set.clone(), set.min_hold(LEASE / 50)] {
+                let guard = set.try_acquire().await.expect("the store is up").expect("free");
+                guard.release().await.expect("held");
+            }
+        }
+    }
+
+    /// What the last attempt has taken is being given back.
+    async fn attempts_one_after_the_other_do_not_hinder_each_other(pair: Pair) {
+        let held = pair.two.lock("b").acquire().await.expect("free");
+        for _ in 0..5 {
+            assert!(pair.one.lock_all(["a", "b"]).try_acquire().await.expect("up").is_none());
+            for set in [pair.one.lock_all(["a"]), pair.one.lock_all(["a", "c"])] {
+                drop(set.try_acquire().await.expect("up").expect("given back"));
+                let lock = pair.one.lock("a");
+                drop(lock.try_acquire().await.expect("up").expect("given back"));
+            }
+        }
+        held.release().await.expect("held");
+    }
+
     async fn a_min_hold_keeps_all_keys(pair: Pair) {
         let start = Instant::now();
         let set = pair.one.lock_all(["a", "b"]).min_hold(LEASE / 2);

@@ -71,7 +71,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     if url.starts_with("memory:") {
         println!("Locks are stored in memory. Set LOCK_URL=redis://… to store them in Redis.\n");
     } else {
-        println!("Locks are stored in Redis.\n");
+        println!("Locks are stored where LOCK_URL says.\n");
     }
     let story = Story(Instant::now());
 

@@ -13,7 +13,6 @@ use super::background::cleanup::{Cleanup, log_loss};
 use super::core::Engine;
 use super::driven::SharedWork;
 use super::handoff::{Ending, Handoff, Hold, Lease, LeaseKeeper, Permit, QueuePosition};
-use super::local_queue::KeyStatus;
 use super::waiter_count::WaiterCount;
 use crate::backoff::between;
 use crate::clock::BootInstant;
@@ -395,7 +394,7 @@ impl KeyRelease {
     /// whether the key is free.
     fn set_status(&self) {
         if let Some(permit) = &self.permit {
-            permit.set_status(&KeyStatus::Acquiring(BootInstant::now()));
+            permit.set_releasing();
         }
     }
 

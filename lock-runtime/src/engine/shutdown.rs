@@ -1,5 +1,6 @@
 //! The shutdown of a client.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::core::Engine;
@@ -23,18 +24,24 @@ impl Engine {
     /// Ends all waits, waits up to `grace` for the holders to finish, ends the remaining holds, and
     /// waits for the last releases, and for the `last` work of the store. No lock is granted from the start on.
     ///
-    /// Returns the number of locks whose release has not been confirmed by then. These releases
-    /// continue.
-    pub(crate) async fn shut_down(&self, grace: Duration, last: impl Future<Output = ()>) -> usize {
+    /// Returns the number of locks whose release has not been confirmed by then, and the key of one that was still held after the
+    /// grace. These releases continue.
+    pub(crate) async fn shut_down(
+        &self,
+        grace: Duration,
+        last: impl Future<Output = ()>,
+    ) -> (usize, Option<Arc<str>>) {
         self.close();
         // The permit of a key has a holder from before the first request for the key until after
         // the last one.
         let is_idle = || self.open() == 0;
         let is_over = wait_until(grace, is_idle).await;
         let end = time::Instant::now() + RELEASE_TIMEOUT;
+        let mut still_held = None;
         if !is_over {
             for lease in self.background().held() {
                 self.background().lose(&lease, LostReason::ShutDown);
+                still_held.get_or_insert_with(|| Arc::clone(lease.key()));
             }
             wait_until(RELEASE_TIMEOUT, is_idle).await;
         }
@@ -47,7 +54,7 @@ impl Engine {
         }
         // The log is written before the process ends, unless the subscriber hangs.
         wait_until(LOG_TIMEOUT, events::is_idle).await;
-        open
+        (open, still_held)
     }
 
     /// The number of locks that are held or being released.

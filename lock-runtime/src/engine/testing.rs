@@ -64,7 +64,7 @@ impl TestEngine {
 
     /// Shuts the engine down, whose store has no work of its own.
     pub(crate) async fn shut_down(&self, grace: Duration) -> usize {
-        self.engine.shut_down(grace, std::future::ready(())).await
+        self.engine.shut_down(grace, std::future::ready(())).await.0
     }
 
     /// The request as the engine takes it, for the store of this engine.

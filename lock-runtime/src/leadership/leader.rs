@@ -8,6 +8,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
+use crate::connected::LONGEST_NAME;
 use crate::engine::Engine;
 use crate::engine::handoff::Hold;
 use crate::error::{LockError, LostReason};
@@ -17,9 +18,6 @@ use crate::store::announcements::{Announced, Announcement};
 
 /// The store keeps an announcement for this number of leases, and the leader repeats it once per lease.
 const KEPT_LEASES: u32 = 3;
-
-/// The longest name of a candidate, in bytes.
-const LONGEST_NAME: usize = 256;
 
 /// The leader of a [`Leadership`](super::Leadership). Dropping it resigns in the background.
 ///
@@ -120,13 +118,43 @@ pub(super) struct LeaderRecord {
     /// Locked during a request, so that an earlier name does not replace a later one. A request without
     /// an answer may still arrive later; the next announcement then brings the later name back.
     name: Arc<Mutex<Arc<str>>>,
+    /// The pause before the next announcement.
+    next: Duration,
+    is_logged: bool,
 }
 
 impl LeaderRecord {
     pub(super) fn new(guard: &LockGuard, term: u64, name: &Arc<str>) -> Self {
         let name = Arc::new(Mutex::new(Arc::clone(name)));
         let (engine, hold) = (Arc::clone(guard.engine()), guard.hold().clone());
-        Self { engine, hold, term, name }
+        Self { engine, hold, term, name, next: Duration::ZERO, is_logged: false }
+    }
+
+    /// Announces the leader for the first time. Fails if it no longer leads; otherwise, it goes on without an announcement.
+    pub(super) async fn announce_first(&mut self) -> Result<(), LockError> {
+        let announced = self.announce().await;
+        self.next = self.pause_after(&announced);
+        match announced {
+            Err(lost @ LockError::Lost { .. }) => Err(lost),
+            _ => Ok(()),
+        }
+    }
+
+    /// The pause after an attempt to announce it.
+    fn pause_after(&mut self, announced: &Result<(), LockError>) -> Duration {
+        let lease = self.hold.lease().term();
+        match announced {
+            // Observers wait for the first one.
+            Err(LockError::Unavailable { .. }) => lease / 10,
+            Err(error) if !matches!(error, LockError::Lost { .. }) => {
+                if !std::mem::replace(&mut self.is_logged, true) {
+                    let key = &**self.hold.key();
+                    tracing::warn!(key, %error, "a leader cannot announce itself");
+                }
+                lease
+            }
+            Ok(()) | Err(_) => lease,
+        }
     }
 
     /// Announces the leader once.
@@ -153,31 +181,21 @@ impl LeaderRecord {
     }
 }
 
-/// The task that announces a leader again and again. It ends when this is dropped.
+/// The task that announces a leader again and again, after the first time. It ends when this is dropped.
 pub(super) struct Announcer(JoinHandle<()>);
 
 impl Announcer {
     /// Starts the task; `None` without a runtime.
-    pub(super) fn start(record: LeaderRecord) -> Option<Self> {
+    pub(super) fn start(mut record: LeaderRecord) -> Option<Self> {
         let here = runtime::here().ok()?;
         Some(Self(here.spawn(async move {
-            let lease = record.hold.lease().term();
-            let mut is_logged = false;
             loop {
-                let pause = match record.announce().await {
-                    Ok(()) => lease,
-                    Err(LockError::Lost { .. }) => return,
-                    // Observers wait for the first one.
-                    Err(LockError::Unavailable { .. }) => lease / 10,
-                    Err(error) => {
-                        if !std::mem::replace(&mut is_logged, true) {
-                            let key = &**record.hold.key();
-                            tracing::warn!(key, %error, "a leader cannot announce itself");
-                        }
-                        lease
-                    }
-                };
-                sleep(pause).await;
+                sleep(record.next).await;
+                let announced = record.announce().await;
+                if let Err(LockError::Lost { .. }) = announced {
+                    return;
+                }
+                record.next = record.pause_after(&announced);
             }
         })))
     }

@@ -16,7 +16,6 @@ pub use self::observer::{LeaderInfo, LeaderObserver};
 use crate::acquiring::Acquiring;
 use crate::backoff::jittered;
 use crate::body::{self, BodyEnd, OnLost};
-use crate::client_name::client_name;
 use crate::connected::Connected;
 use crate::error::LockError;
 use crate::guard::LockGuard;
@@ -81,13 +80,14 @@ pub struct Leadership {
 
 impl Leadership {
     pub(crate) fn new(client: Arc<Connected>, key: LockKey) -> Self {
+        let name = client.name().into();
         let lock = Lock::new(client, key);
         let lock = lock.wire_format(WireFormat::Token).wait(Wait::Forever).linger(Duration::ZERO);
-        Self { seat: Seat(lock), name: client_name().into() }
+        Self { seat: Seat(lock), name }
     }
 
-    /// Sets the name by which this candidate is known as the leader, of at most 256 bytes. The name of
-    /// the host and the process id by default. Names need not differ.
+    /// Sets the name by which this candidate is known as the leader, of at most 256 bytes. By default, what the client
+    /// tells about itself ([`Identity`](crate::Identity)). Names need not differ.
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into().into();
         self
@@ -100,7 +100,8 @@ impl Leadership {
         self
     }
 
-    /// Waits until this candidate is the leader. Costs two round trips if there is no leader.
+    /// Waits until this candidate is the leader, and has announced itself: [`leader`](Self::leader) names it from then on. Costs
+    /// three round trips if there is no leader.
     ///
     /// The wait has no limit, and continues while the store cannot be reached.
     ///
@@ -131,8 +132,7 @@ impl Leadership {
     /// # }
     /// ```
     pub async fn campaign(&self) -> Result<Leader, LockError> {
-        let (guard, term) = self.elected().await?;
-        let record = LeaderRecord::new(&guard, term, &self.name);
+        let (guard, term, record) = self.elected().await?;
         Ok(Leader::new(guard, term, record))
     }
 
@@ -155,8 +155,8 @@ impl Leadership {
         mut body: impl FnMut(u64) -> F,
     ) -> Result<F::Output, LockError> {
         loop {
-            let (guard, term) = self.elected().await?;
-            let _announcer = Announcer::start(LeaderRecord::new(&guard, term, &self.name));
+            let (guard, term, record) = self.elected().await?;
+            let _announcer = Announcer::start(record);
             let body = pin!(Some(body(term)));
             let end = BodyEnd { on_lost: OnLost::Abort, release: ReleaseMode::Awaited };
             match body::run(Acquiring::known(Ok(guard)), end, None, body).await {
@@ -166,7 +166,7 @@ impl Leadership {
         }
     }
 
-    /// The current leader; `None` if there is none, or if it has not announced itself yet. The answer may be
+    /// The current leader; `None` if there is none, or if it could not announce itself yet. The answer may be
     /// outdated immediately. Costs one round trip.
     ///
     /// A lock that a client in another language holds on the key counts as no leader, although it
@@ -190,8 +190,9 @@ impl Leadership {
         LeaderObserver::new(self.seat.clone())
     }
 
-    /// Waits until this candidate is elected. Returns its lock and the number of the term.
-    async fn elected(&self) -> Result<(LockGuard, u64), LockError> {
+    /// Waits until this candidate is elected, and has tried to announce itself. Returns its lock, the number of the term, and what
+    /// is announced.
+    async fn elected(&self) -> Result<(LockGuard, u64, LeaderRecord), LockError> {
         check_name(&self.name)?;
         loop {
             let guard = self.seat.0.acquire().await?;
@@ -203,7 +204,12 @@ impl Leadership {
             // Each term has an owner id of its own, which the announcement names.
             let guard = guard.without_hand_off();
             match guard.fencing_token().await {
-                Ok(term) => return Ok((guard, term)),
+                Ok(term) => {
+                    let mut record = LeaderRecord::new(&guard, term, &self.name);
+                    if record.announce_first().await.is_ok() {
+                        return Ok((guard, term, record));
+                    }
+                }
                 // Another candidate may be able to reach the store.
                 Err(LockError::Lost { .. } | LockError::Unavailable { .. }) => {}
                 Err(error) => return Err(error),

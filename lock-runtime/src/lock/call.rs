@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::acquiring::{Acquiring, Unmeasured};
+use crate::branches::BranchQueue;
 use crate::clock::BootInstant;
 use crate::connected::Connected;
 use crate::engine::acquire::{self, AcquireRequest};
@@ -13,11 +14,12 @@ use crate::error::LockError;
 #[cfg(feature = "testing")]
 use crate::fated_call;
 use crate::guard::LockGuard;
+use crate::holder::{Holder, HolderKind};
 use crate::key;
 use crate::maybe_ready::MaybeReady;
 use crate::options::LockOptions;
 use crate::reentrancy;
-use crate::store::contract::Mode;
+use crate::store::contract::{LockStore, Mode};
 use crate::telemetry::{SiteMetrics, spans_are_enabled};
 use crate::timeout::{Timeout, Wait};
 
@@ -48,6 +50,14 @@ pub(crate) fn hold(
         Ok(key) => key,
         Err(error) => return failed(error),
     };
+    if options.exclusive_within
+        && let Some(branches) = reentrancy::branches(&client.engine, &key)
+    {
+        let (key, timeout) = (Arc::from(&*key), Timeout::new(wait));
+        let shared =
+            share_in_turn(Arc::clone(client), (key, store, mode), (terms, timeout), branches);
+        return Acquiring::new(measured, timeout.began(), MaybeReady::pending(shared));
+    }
     match reentrancy::enclosing(&client.engine, &key, (&store, mode)) {
         Ok(None) => {}
         Ok(Some(guard)) => {
@@ -82,11 +92,32 @@ pub(crate) fn hold(
     let request = AcquireRequest { key, mode, store, timeout, terms, is_fair };
     let acquired = acquire::acquire(Arc::clone(&client.engine), request, LockGuard::new);
     let mut acquiring = Acquiring::new(measured, timeout.began(), acquired);
-    acquiring.ask_for_holder(&timeout);
+    acquiring.ask_for_holder();
     if let Some(key) = traced {
         acquiring.trace(&key);
     }
     acquiring
+}
+
+/// Waits for the other branches of the enclosing body that exclude this one, and shares its hold then.
+async fn share_in_turn(
+    client: Arc<Connected>,
+    (key, store, mode): (Arc<str>, Arc<dyn LockStore>, Mode),
+    (terms, timeout): (Terms, Timeout),
+    branches: BranchQueue,
+) -> Result<LockGuard, Box<LockError>> {
+    let named = || (*key).to_owned();
+    let Some(turn) = branches.turn(&timeout).await else {
+        let (waited, holder) = (timeout.elapsed(), Holder::new(HolderKind::ThisTask));
+        return Err(Box::new(LockError::Busy { key: named(), waited, holder }));
+    };
+    let Some(guard) = reentrancy::enclosing(&client.engine, &key, (&store, mode))? else {
+        let cause = "the enclosing body has ended".to_owned();
+        let (key, waited) = (Some(named()), timeout.elapsed());
+        return Err(Box::new(LockError::Unavailable { key, waited, cause }));
+    };
+    let left = timeout.remaining().map_or(Wait::Forever, Wait::For);
+    Ok(share(guard, &terms, left).await?.in_turn(turn))
 }
 
 /// Shares an enclosing hold. Extends the hold if the inner lock's fixed lease or `min_hold` would

@@ -283,7 +283,7 @@ impl SetCall {
         let holds: Vec<Hold> = guards.0.iter().map(|guard| guard.hold().clone()).collect();
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
         loop {
-            match self.timeout.limit(self.engine.settle(&holds, terms)).await {
+            match self.timeout.limit_first(self.engine.settle(&holds, terms)).await {
                 Some(Ok(())) => return Ok(Some(Provisional { guards, since: None })),
                 Some(Err(LockError::Lost { .. })) => return Ok(None),
                 Some(Err(error @ LockError::Unavailable { .. })) => {

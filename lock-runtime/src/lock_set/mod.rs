@@ -210,7 +210,7 @@ impl LockSet {
     ) -> impl Future<Output = Result<Option<LockSetGuard>, LockError>> + Send + use<> {
         let once = self.clone().wait(Duration::ZERO);
         async move {
-            match once.hold().await {
+            match once.hold().without_holder().await {
                 Ok(guard) => Ok(Some(guard)),
                 Err(error) if matches!(*error, LockError::Busy { .. }) => Ok(None),
                 Err(error) => Err(*error),
@@ -261,7 +261,7 @@ pub(crate) fn hold_all(
     match prepared(client, keys, (options, site)) {
         Ok((timeout, acquired)) => {
             let mut acquiring = Acquiring::new((client, site), timeout.began(), acquired);
-            acquiring.ask_for_holder(&timeout);
+            acquiring.ask_for_holder();
             if spans_are_enabled()
                 && let Ok(keys) = sorted(client, keys)
             {

@@ -112,7 +112,8 @@ impl TestLocks {
     }
 
     /// Scripts what happens to calls for these locks: a key without the namespace, in which `*` stands for any
-    /// text, or a template, such as `order:<id>`.
+    /// text, or a template, such as `order:<id>`. The test fails at its end if no call was for one of them, unless the outcome is
+    /// [optional](ScriptedOutcome::optional).
     ///
     /// # Examples
     ///
@@ -186,7 +187,9 @@ impl TestLocks {
     /// If it was not.
     #[track_caller]
     pub fn assert_taken(&self, key: &str) {
-        self.assert_taken_in_order(&[key]);
+        let (taken, full) = (self.taken(), self.full(key));
+        let taken: Vec<&str> = taken.iter().map(|taken| &*taken.key).collect();
+        assert!(taken.contains(&&*full), "{full:?} was not taken; taken were {taken:?}");
     }
 
     /// Asserts that these locks were taken in this order. Others may have been taken in between.
@@ -197,14 +200,16 @@ impl TestLocks {
     #[track_caller]
     pub fn assert_taken_in_order(&self, keys: &[&str]) {
         let taken = self.taken();
-        let mut names = taken.iter().map(|taken| &*taken.key);
+        let taken: Vec<&str> = taken.iter().map(|taken| &*taken.key).collect();
+        let (mut names, mut after) = (taken.iter(), String::new());
         for key in keys {
             let full = self.full(key);
+            let is_taken = names.any(|name| **name == full);
             assert!(
-                names.any(|name| name == full),
-                "{key:?} was not taken in the order {keys:?}; taken were {:?}",
-                taken.iter().map(|taken| &*taken.key).collect::<Vec<_>>()
+                is_taken,
+                "{full:?} was not taken{after}; taken were, in this order, {taken:?}"
             );
+            after = format!(" after {full:?}");
         }
     }
 

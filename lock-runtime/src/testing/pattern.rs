@@ -23,7 +23,7 @@ impl Pattern {
         let mut rest = &*self.0;
         let mut pattern = String::new();
         while let Some((before, after)) = rest.split_once('<') {
-            pattern.push_str(before);
+            pattern.push_str(&before.replace(">>", ">"));
             if let Some(literal) = after.strip_prefix('<') {
                 pattern.push('<');
                 rest = literal;
@@ -35,7 +35,7 @@ impl Pattern {
                 rest = after;
             }
         }
-        pattern + rest
+        pattern + &rest.replace(">>", ">")
     }
 }
 
@@ -84,7 +84,7 @@ mod tests {
         assert!(template.matches(NO_TEMPLATE, "order:7:pen"));
         assert!(!template.matches(NO_TEMPLATE, "order:7"));
         assert!(!template.matches("order:<id>", "order:7:pen"), "another function");
-        assert!(Pattern::new("a<<b").matches(NO_TEMPLATE, "a<b"));
+        assert!(Pattern::new("a<<b>>").matches(NO_TEMPLATE, "a<b>"));
         assert!(Pattern::new("a<b").matches(NO_TEMPLATE, "a<b"));
     }
 }

@@ -4,7 +4,8 @@
 //! counts from before the requests. Otherwise it undoes the attempt: it releases the lock at all servers, and may try
 //! again. A renewal counts in the same way: a majority has to extend the lease, which counts from before the requests. A
 //! release that reaches a server before a claim that is still on its way is repeated. A server that has restarted has
-//! lost its locks, and does not vote for the length of a lease.
+//! lost its locks, and does not vote for the length of a lease. When a majority has extended a lease, a new claim goes to a server
+//! that did not have the lock: with its vote, a later renewal may count without one of the others.
 //!
 //! Requests arrive in any order, at any time, also after their client has given up. Time passes for all at once. The
 //! servers do not differ, so states that are equal apart from their order are one.
@@ -59,6 +60,8 @@ pub(crate) struct QuorumModel {
     pub(crate) owner_per_attempt: bool,
     /// A renewal creates the lock at a server that does not have it.
     pub(crate) recreates: bool,
+    /// When a renewal counts, new claims go to the servers that did not have the lock.
+    pub(crate) restores: bool,
 }
 
 impl Default for QuorumModel {
@@ -79,6 +82,7 @@ impl Default for QuorumModel {
             repeats_undo: true,
             owner_per_attempt: true,
             recreates: false,
+            restores: true,
         }
     }
 }
@@ -118,6 +122,9 @@ struct QuorumClient {
     /// The renewals that are on their way, and the servers that have extended the lease.
     renewals: u8,
     renewed: u8,
+    /// The servers that did not have the lock at the last renewal, and whether it counts.
+    gone: u8,
+    is_confirmed: bool,
     /// The ticks since the renewals were sent, while they may count.
     renewal_age: u8,
     renewals_sent: u8,
@@ -143,6 +150,7 @@ pub(crate) enum QuorumStep {
     Renew(usize),
     Extend { client: usize, server: usize },
     Renewed(usize),
+    Restore { client: usize, server: usize },
     Tick,
     Restart(usize),
     Lose(usize),
@@ -159,12 +167,14 @@ impl QuorumClient {
         self.claims = self.claims.map(permuted);
         self.releases = self.releases.map(permuted);
         (self.renewals, self.renewed) = (permuted(self.renewals), permuted(self.renewed));
+        self.gone = permuted(self.gone);
         self
     }
 
     /// Nothing that the client has counted matters any more.
     fn forget_votes(&mut self) {
         (self.votes, self.age, self.renewed, self.renewal_age) = (0, 0, 0, 0);
+        (self.gone, self.is_confirmed) = (0, false);
     }
 
     fn is_valid(&self) -> bool {
@@ -281,6 +291,7 @@ impl QuorumModel {
                 let client = &mut state.clients[client];
                 client.renewals_sent += 1;
                 (client.renewals, client.renewed, client.renewal_age) = (ALL, 0, 0);
+                (client.gone, client.is_confirmed) = (0, false);
             }
             QuorumStep::Extend { client, server } => {
                 let own = self.vote_owner(client, state.clients[client].attempt);
@@ -292,12 +303,19 @@ impl QuorumModel {
                     if client_state.phase == VotePhase::Holding {
                         client_state.renewed |= 1 << server;
                     }
+                } else if self.restores && client_state.phase == VotePhase::Holding {
+                    client_state.gone |= 1 << server;
                 }
+            }
+            QuorumStep::Restore { client, server } => {
+                let client = &mut state.clients[client];
+                client.gone &= !(1 << server);
+                client.claims[client.attempt] |= 1 << server;
             }
             QuorumStep::Renewed(client) => {
                 let client = &mut state.clients[client];
                 client.age = if self.renewed_from_sending { client.renewal_age } else { 0 };
-                client.renewed = 0;
+                (client.renewed, client.is_confirmed) = (0, true);
             }
             QuorumStep::Tick => Self::tick(state),
             QuorumStep::Restart(server) => {
@@ -331,6 +349,10 @@ impl QuorumModel {
                 let is_renewed = client.renewed.count_ones() >= self.renewal_majority;
                 if is_renewed && client.renewal_age < TERM {
                     steps.push(QuorumStep::Renewed(number));
+                }
+                let gone = if client.is_confirmed { client.gone } else { 0 };
+                for server in (0..SERVERS).filter(|server| gone & (1 << server) != 0) {
+                    steps.push(QuorumStep::Restore { client: number, server });
                 }
             }
             VotePhase::Over => {}

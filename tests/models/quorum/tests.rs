@@ -34,6 +34,26 @@ fn a_majority_has_one_holder_although_time_passes_during_a_renewal() {
     holds(QuorumModel { renewals: vec![1, 0], ticks: 3, ..QuorumModel::default() }, 100_000);
 }
 
+/// A client renews its hold twice, and a server restarts.
+fn restoring() -> QuorumModel {
+    QuorumModel { renewals: vec![2, 0], restarts: 1, ticks: 3, ..QuorumModel::default() }
+}
+
+#[test]
+fn a_majority_has_one_holder_although_holds_get_votes_back() {
+    holds(restoring(), 100_000);
+}
+
+#[test]
+fn a_claim_for_a_vote_to_a_server_that_has_just_restarted_leads_to_two_holders() {
+    violates(QuorumModel { waits_after_restart: false, ..restoring() }, ONE_HOLDER);
+}
+
+#[test]
+fn a_claim_for_a_vote_that_arrives_after_the_release_leaves_it() {
+    violates(QuorumModel { ticks: 0, repeats_undo: false, ..restoring() }, VOTES_FREED);
+}
+
 #[test]
 fn a_renewal_by_a_minority_leads_to_two_holders() {
     let model = without(|model| model.renewal_majority = 1);

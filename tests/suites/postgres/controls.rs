@@ -19,6 +19,10 @@ lock_tests::controls! {
         without "only-owner-releases" seeing "k11: Ok";
     without_joined_rows_are_ordered: "joined::statements_that_share_keys_do_not_wait_for_each_other_in_a_circle"
         without "joined-rows-are-ordered" seeing "wait for each other in a circle";
+    without_locked_rows_are_skipped: "faults::a_row_that_another_session_has_locked_costs_no_other_lock"
+        without "locked-rows-are-skipped" seeing "another lock is lost";
+    without_locked_rows_are_skipped_2: "faults::calls_for_locked_rows_delay_no_other_call"
+        without "locked-rows-are-skipped" seeing "delays no other call";
     without_runtimes_are_separate: "faults::a_blocked_runtime_delays_no_calls_of_others"
         without "runtimes-are-separate" seeing "a blocked runtime delays no calls of others";
     without_server_clock: "faults::leases_end_by_the_clock_of_the_server"

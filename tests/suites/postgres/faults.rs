@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::store::POSTGRES_SCHEMA;
 use lock_runtime::{LockClient, LockError, LostReason};
-use lock_tests::support::{LEASE, calls_go_on_beside_a_blocked_runtime};
+use lock_tests::support::{LEASE, calls_go_on_beside_a_blocked_runtime, outcomes_of};
 use lock_tests::{DatabaseServer, running_time};
 
 use crate::{Database, session_of};
@@ -263,6 +263,85 @@ async fn a_blocked_runtime_delays_no_calls_of_others() {
     let database = Database::new().await;
     let client = async || client_of(&database.url(), LEASE * 6).await;
     calls_go_on_beside_a_blocked_runtime(&client().await, &client().await).await;
+}
+
+/// As an operator may do with one row.
+#[tokio::test]
+async fn a_row_that_another_session_has_locked_costs_no_other_lock() {
+    for statement in [
+        "SELECT FROM distributed_locks WHERE key = 'k0' FOR UPDATE",
+        "DELETE FROM distributed_locks WHERE key = 'k0'",
+    ] {
+        let database = Database::new().await;
+        let client = client_of(&database.url(), LEASE * 2).await;
+        let mut guards = Vec::new();
+        for number in 0..20 {
+            guards.push(client.lock(format!("k{number}")).acquire().await.expect("free"));
+        }
+        let mut session = database.session(&database.name).await;
+        let open = session.transaction().await.expect("it is up");
+        open.batch_execute(statement).await.expect("the row");
+        assert_eq!(guards[0].lost().await, LostReason::RenewalFailed);
+        tokio::time::sleep(LEASE * 2).await;
+        let lost: Vec<_> = guards[1..].iter().filter(|guard| !guard.is_held()).collect();
+        assert!(lost.is_empty(), "another lock is lost: {lost:?}");
+        open.rollback().await.expect("it is up");
+    }
+}
+
+/// They are more than a client has connections.
+#[tokio::test]
+async fn calls_for_locked_rows_delay_no_other_call() {
+    let database = Database::new().await;
+    let (one, two) = (client_of(&database.url(), LEASE * 60).await, database.client().await);
+    let mut guards = Vec::new();
+    for number in 0..20 {
+        guards.push(one.lock(format!("k{number}")).acquire().await.expect("free"));
+    }
+    let mut session = database.session(&database.name).await;
+    let open = session.transaction().await.expect("it is up");
+    open.batch_execute("SELECT FROM distributed_locks FOR UPDATE").await.expect("the rows");
+    let waiting = guards.iter().map(|guard| {
+        let lock = two.lock(guard.key()).wait(LEASE * 60);
+        tokio::spawn(async move { lock.acquire().await.map(drop) })
+    });
+    let waiting: Vec<_> = waiting.collect();
+    tokio::time::sleep(LEASE / 2).await;
+    for number in 0..20 {
+        let lock = two.lock(format!("other{number}")).wait(LEASE);
+        let guard = lock.acquire().await.expect("a locked row delays no other call");
+        guard.release().await.expect("held");
+    }
+    // The releases of these rows as well.
+    drop(guards);
+    for number in 0..20 {
+        let lock = one.lock(format!("other{number}")).wait(LEASE);
+        lock.acquire().await.expect("free").release().await.expect("held");
+    }
+    open.rollback().await.expect("it is up");
+    for call in waiting {
+        call.await.expect("no panic").expect("it gets its turn");
+    }
+}
+
+/// As after an `INSERT` by hand whose transaction was left open. Calls for other keys go together with calls for this one.
+#[tokio::test]
+async fn a_row_that_is_not_committed_delays_no_call_for_another_key() {
+    let database = Database::new().await;
+    let client = client_of(&database.url(), LEASE * 6).await;
+    let mut session = database.session(&database.name).await;
+    let open = session.transaction().await.expect("it is up");
+    let row =
+        "INSERT INTO distributed_locks VALUES ('k0', 'stranger', now() + interval '1 hour', 0)";
+    open.batch_execute(row).await.expect("the table");
+    let calls = (0..200).map(|number| {
+        let lock = client.lock(format!("k{number}")).wait(LEASE * 2);
+        tokio::spawn(async move { lock.acquire().await?.release().await })
+    });
+    for (number, outcome) in outcomes_of(calls.collect()).await.into_iter().enumerate() {
+        assert_eq!(outcome.is_ok(), number > 0, "k{number}: {outcome:?}");
+    }
+    open.rollback().await.expect("it is up");
 }
 
 #[tokio::test]

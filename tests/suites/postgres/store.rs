@@ -10,8 +10,8 @@ use lock_runtime::store::{
     StoreError, StoredLease, WakeUps,
 };
 use lock_runtime::{ClientInfo, LockClient, LockError, LockGuard, distributed_lock, with_client};
-use lock_tests::support::LEASE;
-use lock_tests::within;
+use lock_tests::support::{LEASE, count_under_contention, outcomes_of};
+use lock_tests::{Pooler, with_unusual_settings, within};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::faults::{CLIENTS, alone, client_of, eventually};
@@ -342,6 +342,38 @@ async fn a_database_that_is_not_ready_is_an_error_that_says_what_to_do() {
 }
 
 #[tokio::test]
+async fn a_database_with_unusual_settings_can_be_used() {
+    let database = Database::new().await;
+    database.run_in("postgres", &with_unusual_settings(&database.name)).await;
+    let pooler = Pooler::start(&database.server, "transaction", 20);
+    for url in [database.url(), pooler.url(&database.name)] {
+        let (one, two) = (client_of(&url, LEASE * 10).await, client_of(&url, LEASE * 10).await);
+        count_under_contention([&one, &two], 100).await;
+        let tried = (0..100).map(|n| tokio::spawn(one.lock(format!("k{n}")).try_acquire()));
+        for outcome in outcomes_of(tried.collect()).await {
+            let guard = outcome.expect("up").expect("free");
+            guard.fencing_token().await.expect("held");
+            guard.release().await.expect("held");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_user_whose_transactions_are_read_only_is_an_error_that_says_so() {
+    let database = Database::new().await;
+    let client = database.client().await;
+    let set = format!("ALTER DATABASE {} SET default_transaction_read_only = on", database.name);
+    database.run_in("postgres", &set).await;
+    match LockClient::connect(database.url()).await.map(drop) {
+        Err(LockError::Config { problem, .. }) => {
+            assert!(problem.contains("default_transaction_read_only"), "{problem}");
+        }
+        other => panic!("{other:?}"),
+    }
+    drop(client);
+}
+
+#[tokio::test]
 async fn a_migration_creates_the_table_also_several_at_once() {
     let database = Database::empty().await;
     let migrations: Vec<_> = (0..8)
@@ -378,7 +410,8 @@ async fn tokens_of_a_slow_owner(is_fresh: bool) {
     database
         .run(
             "CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
-             IF NEW.owner = 'slow' THEN PERFORM pg_advisory_xact_lock(1); END IF; RETURN NEW; END $$; \
+             IF NEW.owner = 'slow' THEN WHILE NOT pg_try_advisory_xact_lock(1) LOOP \
+             PERFORM pg_sleep(0.01); END LOOP; END IF; RETURN NEW; END $$; \
              CREATE TRIGGER stall BEFORE INSERT ON distributed_locks FOR EACH ROW EXECUTE FUNCTION stall()",
         )
         .await;
@@ -389,7 +422,7 @@ async fn tokens_of_a_slow_owner(is_fresh: bool) {
         let lease = LeaseRequest::new("k", "slow", LEASE);
         one.acquire(if is_fresh { lease.fresh() } else { lease }).await
     });
-    let stalls = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+    let stalls = "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
     while session.query(stalls, &[]).await.expect("it is up").is_empty() {
         tokio::time::sleep(LEASE / 100).await;
     }

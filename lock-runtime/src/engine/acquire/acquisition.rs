@@ -54,8 +54,7 @@ pub(super) struct Acquisition {
     pub(super) permit: Option<Permit>,
     /// The origin of the unanswered requests, which may have taken effect, or may still do so.
     pub(super) unanswered: Option<Origin>,
-    /// The entries that the claim may have in a queue of the store. It may also have been given the
-    /// key.
+    /// The entries that the claim may have in a queue of the store. It may also have been given the key.
     pub(super) entries: QueueEntries,
     pub(super) wake_source: WakeSource,
     /// Whether other processes are known to want the key.
@@ -220,7 +219,10 @@ impl Acquisition {
                 }
                 _ => {
                     let last_check = self.wake_source.last_check();
-                    so_far.failed(attempt, last_check, &self.engine, &self.request.terms)?
+                    match so_far.failed(attempt, last_check, &self.engine, &self.request.terms)? {
+                        Some(sleep) => sleep,
+                        None => continue,
+                    }
                 }
             };
             let gives_up = is_long_outage(&self.engine, &self.request, so_far.known.as_ref());
@@ -373,8 +375,7 @@ impl Acquisition {
         let attempt = Attempt::new(trace, within, answer, &self.request.terms);
         if attempt.is_late() {
             // The key has to be freed.
-            let origin = Origin { runtime: self.runtime, connection: None };
-            self.unanswered.get_or_insert(origin);
+            self.unanswered.get_or_insert(Origin { runtime: self.runtime, connection: None });
         }
         attempt
     }
@@ -432,8 +433,7 @@ impl Acquisition {
 
     pub(super) fn locked(&self, doubt: Option<Origin>) -> Locked {
         let (key, store) = (Arc::clone(&self.request.key), Arc::clone(&self.request.store));
-        let term = self.request.terms.in_store();
-        let (owner, mode) = (self.owner, self.request.mode);
+        let (owner, mode, term) = (self.owner, self.request.mode, self.request.terms.in_store());
         Locked { key, mode, owner, store, doubt, term, queued: !self.entries.is_empty() }
     }
 }

@@ -14,6 +14,7 @@ use crate::engine::queue_place::QueueKeeper;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{Acquired, Claim, Grant, Origin, Queueing, SendTrace, StoreError};
 use crate::store::owner::OwnerId;
+use crate::timeout::Timeout;
 
 /// One attempt, and its result.
 pub(super) struct Attempt {
@@ -79,6 +80,14 @@ pub(super) fn claim(
     }
 }
 
+/// Whether a single attempt whose request has failed without an answer has time for another one. The connection may have been
+/// lost while it was idle, and the next request has another one.
+pub(super) fn may_repeat(timeout: &Timeout, response_timeout: Duration) -> bool {
+    timeout.is_single_attempt()
+        && timeout.elapsed() < response_timeout * 3 / 4
+        && Safeguard::SingleAttemptsAreRepeated.is_on()
+}
+
 /// A request that may be dropped before its answer.
 pub(super) struct PendingRequest<'a> {
     pub(super) trace: &'a SendTrace,
@@ -104,6 +113,9 @@ impl Drop for PendingRequest<'_> {
 /// was never granted.
 pub(super) fn undo(engine: &Engine, locked: Locked, permit: Option<Permit>) {
     let (is_certain, term) = (locked.doubt.is_none(), locked.term);
+    if let Some(permit) = &permit {
+        permit.set_releasing();
+    }
     engine.background().clean_up(Cleanup {
         locked,
         gone_by: BootInstant::now().after(term),

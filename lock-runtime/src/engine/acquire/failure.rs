@@ -51,7 +51,7 @@ pub(super) fn failed(
             Holder::new(HolderKind::Elsewhere)
         }
         KeyStatus::HeldElsewhere(Left::Forever, _) => Holder::new(HolderKind::NoExpiry),
-        KeyStatus::Acquiring(since) => {
+        KeyStatus::Acquiring(since) | KeyStatus::Releasing(since) => {
             let asking = BootInstant::now().since(since);
             if asking < engine.config().response_timeout / 4 {
                 Holder::new(HolderKind::ThisProcess)

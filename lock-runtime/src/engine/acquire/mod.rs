@@ -38,12 +38,14 @@ use super::core::Engine;
 use super::driven::{Boxed, Settled, SharedWork, Work};
 use super::handoff::{Handoff, Hold, Offer, Permit, QueuePosition, Waiter};
 use super::local_queue::{Entered, KeyStatus, Requeued};
+use crate::clock::BootInstant;
 use crate::error::LockError;
 use crate::maybe_ready::MaybeReady;
 use crate::runtime;
 use crate::safeguard::Safeguard;
 use crate::store::contract::Mode;
 use crate::telemetry::AcquiredBy;
+use crate::timeout::{Timeout, Wait};
 
 /// An acquisition's result. Its error is boxed, because every annotated function's future contains
 /// it.
@@ -84,16 +86,27 @@ pub(crate) fn acquire<T: Send + Unpin + 'static>(
         {
             engine.queues().enter_as_reader(&request.key)
         }
-        Mode::Write => engine.queues().enter_as_writer(&request.key, is_single_attempt),
+        Mode::Write => enter_once_released(is_single_attempt, |once| {
+            engine.queues().enter_as_writer(&request.key, once)
+        }),
         Mode::Permits(_) => {
             return PendingCall { engine, runtime: here.id(), request }.acquire_permits(here, make);
         }
         Mode::Exclusive if !request.is_fair => {
-            engine.queues().enter(&request.key, is_single_attempt)
+            enter_once_released(is_single_attempt, |once| engine.queues().enter(&request.key, once))
         }
         _ => engine.queues().enter_alone(&request.key).map_or(Entered::Closed, Entered::Permit),
     };
     PendingCall { engine, runtime: here.id(), request }.enter(entered, here, make)
+}
+
+/// What a call gets from a queue. A single attempt waits for the answer to a release of this process, which may be that of its
+/// own caller: the key is not known to be busy.
+fn enter_once_released(once: bool, enter: impl Fn(bool) -> Entered<Handoff>) -> Entered<Handoff> {
+    match enter(once) {
+        Entered::Busy(KeyStatus::Releasing(_)) => enter(false),
+        entered => entered,
+    }
 }
 
 impl PendingCall {
@@ -109,6 +122,10 @@ impl PendingCall {
             Entered::Permit(permit) => self.try_acquire(permit, None, (0, false), here, make),
             Entered::Closed => error(LockError::ShutDown),
             Entered::Offered(offer, number) => self.begin(offer, None, number, here, make),
+            // The store was not asked, so this call cannot tell that it does not answer.
+            Entered::Busy(KeyStatus::Acquiring(_)) => {
+                error(self.error(KeyStatus::Acquiring(BootInstant::now())))
+            }
             Entered::Busy(status) => error(self.error(status)),
             // There may be thousands of waiters, so the future that follows the wait in the queue is
             // boxed separately.
@@ -137,7 +154,13 @@ impl PendingCall {
             // Readers are also woken when there is a hold to join.
             Poll::Pending => joined().map_or(Poll::Pending, |hold| Poll::Ready(Err(hold))),
         });
-        let taken = self.request.timeout.limit(turn).await;
+        let taken = if self.request.timeout.is_single_attempt() {
+            // Until the answer to a release.
+            let patience = self.engine.config().response_timeout / 2;
+            Timeout::new(Wait::For(patience)).limit(turn).await
+        } else {
+            self.request.timeout.limit(turn).await
+        };
         let status = || waiter.status();
         match taken {
             Some(Err(hold)) => Ok(Turn::Joined(hold)),

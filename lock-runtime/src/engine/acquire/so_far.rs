@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::attempt::Attempt;
+use super::attempt::{Attempt, may_repeat};
 use super::sleep::Sleep;
 use crate::backoff::Backoff;
 use crate::clock::BootInstant;
@@ -24,7 +24,7 @@ pub(super) struct AttemptsSoFar {
     pub(super) known: Option<KeyStatus>,
     /// When the key was last found taken.
     pub(super) answered: BootInstant,
-    /// Whether the store was asked again for the rest of the lease.
+    /// Whether a single attempt has asked once more.
     asked_again: bool,
     backoff: Backoff,
 }
@@ -43,8 +43,8 @@ impl AttemptsSoFar {
         }
     }
 
-    /// Whether a single attempt asks for the rest of the holder's lease, which the first answer did not contain. The second
-    /// answer counts even if it does not contain it either.
+    /// Whether a single attempt asks once more: for the rest of the holder's lease, which the first answer did not contain, or
+    /// because there was no answer.
     pub(super) fn asks_again(&mut self) -> bool {
         self.timeout.is_single_attempt() && !std::mem::replace(&mut self.asked_again, true)
     }
@@ -58,15 +58,16 @@ impl AttemptsSoFar {
         Sleep::Holder(left, now)
     }
 
-    /// An attempt has failed, or its answer came too late. Fails if another attempt would be in
-    /// vain.
+    /// An attempt has failed, or its answer came too late. Returns the pause before the next one; `None` if it follows at once,
+    /// because a single attempt had no answer. Fails if another attempt would be in vain.
     pub(super) fn failed(
         &mut self,
         attempt: Attempt,
         last_check: Option<(Left, BootInstant)>,
         engine: &Engine,
         terms: &Terms,
-    ) -> Result<Sleep, LockError> {
+    ) -> Result<Option<Sleep>, LockError> {
+        let response_timeout = engine.config().response_timeout;
         let is_known_to_fail = matches!(self.known, Some(KeyStatus::Unreachable(_)));
         let Attempt { within, answer, .. } = attempt;
         match answer {
@@ -80,7 +81,7 @@ impl AttemptsSoFar {
             Err(StoreError::Refused(_) | StoreError::Unknown(_))
                 if self.timeout.is_single_attempt() && self.held_elsewhere().is_some() =>
             {
-                return Ok(Sleep::Pause(Duration::ZERO));
+                return Ok(Some(Sleep::Pause(Duration::ZERO)));
             }
             Err(StoreError::Refused(cause)) => {
                 // If there was no time for a connection, the previous error of the store counts.
@@ -92,7 +93,6 @@ impl AttemptsSoFar {
                 // An attempt that the caller's timeout has cut short does not outweigh a recent
                 // answer, or a previous error of the store. An attempt that had almost no time
                 // does not outweigh any answer to this call.
-                let response_timeout = engine.config().response_timeout;
                 let cut_short = within < response_timeout || self.timeout.is_over();
                 let answered = last_check.map_or(self.answered, |(_, at)| self.answered.max(at));
                 let is_recent = BootInstant::now().since(answered) <= response_timeout
@@ -100,6 +100,9 @@ impl AttemptsSoFar {
                 let recent = answered >= self.timeout.began() && is_recent;
                 if !cut_short || !(recent || is_known_to_fail) {
                     self.known = Some(KeyStatus::Unreachable(cause));
+                }
+                if may_repeat(&self.timeout, response_timeout) && self.asks_again() {
+                    return Ok(None);
                 }
             }
             Err(StoreError::Denied(cause)) => return Err(LockError::Denied { cause }),
@@ -110,6 +113,6 @@ impl AttemptsSoFar {
                 return Err(engine.wrong_format(key, expected, found));
             }
         }
-        Ok(Sleep::Pause(self.backoff.pause()))
+        Ok(Some(Sleep::Pause(self.backoff.pause())))
     }
 }

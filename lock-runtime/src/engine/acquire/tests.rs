@@ -120,10 +120,25 @@ async fn a_single_attempt_asks_once_more_for_the_rest_of_the_lease() {
     let (unknown_twice, attempts) = outcome(ONCE, [busy(Left::Unknown), busy(Left::Unknown)]).await;
     assert_eq!(holder(unknown_twice), Holder::new(HolderKind::Elsewhere));
     assert_eq!(attempts, [true, false], "a store that does not know it is not asked for ever");
-    for failure in [refused("down"), unknown("lost")] {
-        let (once, attempts) = outcome(ONCE, [failure]).await;
-        assert!(["down", "lost"].contains(&cause(&once)));
-        assert_eq!(attempts, [true]);
+    let (once, attempts) = outcome(ONCE, [refused("down")]).await;
+    assert_eq!((cause(&once), attempts), ("down", vec![true]));
+}
+
+/// The connection may have been lost while it was idle, and the next request has another one.
+#[tokio::test]
+async fn a_single_attempt_without_an_answer_is_repeated_once() {
+    let (granted, attempts) = outcome(ONCE, [unknown("lost"), granted()]).await;
+    assert_eq!((granted, attempts), (Ok(()), vec![true, false]));
+    let (taken, attempts) = outcome(ONCE, [unknown("lost"), busy(Left::Unknown)]).await;
+    assert_eq!(holder(taken), Holder::new(HolderKind::Elsewhere));
+    assert_eq!(attempts, [true, false]);
+    for failure in [refused("down"), unknown("again")] {
+        let (twice, attempts) = outcome(ONCE, [unknown("lost"), failure]).await;
+        assert_eq!(
+            (cause(&twice), attempts),
+            ("lost", vec![true, false]),
+            "the first error counts"
+        );
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::runtime::Id;
 
-use super::attempt::{Attempt, PendingRequest, undo};
+use super::attempt::{Attempt, PendingRequest, may_repeat, undo};
 use crate::engine::core::Engine;
 use crate::engine::handoff::{Hold, Offer, Permit};
 use crate::engine::lease::{Locked, Terms};
@@ -22,7 +22,7 @@ use crate::store::contract::{
 };
 use crate::store::owner::OwnerId;
 use crate::telemetry::{AcquiredBy, SiteMetrics};
-use crate::timeout::Timeout;
+use crate::timeout::{RequestTimeout, Timeout};
 
 /// The locks of one call, in the order of their keys.
 pub(crate) struct SetRequest {
@@ -165,19 +165,18 @@ enum SlotAnswer {
 
 impl PendingClaim<'_> {
     async fn acquire(mut self, timeout: &Timeout) -> SlotAnswer {
-        let (trace, terms) = (SendTrace::default(), self.terms);
-        let timeout = timeout.for_request(self.engine.config().response_timeout, true);
-        let mut pending = PendingRequest {
-            trace: &trace,
-            runtime: self.runtime,
-            unanswered: &mut self.unanswered,
-            is_over: false,
-        };
-        let keys: Vec<&str> = self.locks.iter().map(|lock| &**lock.key).collect();
-        let claim = SetClaim { keys: &keys, owner: self.owner, term: terms.in_store() };
-        let answer = self.store.try_acquire_all(claim, timeout, &trace).await;
-        pending.is_over = !answer.as_ref().is_err_and(StoreError::may_have_run);
-        drop(pending);
+        let mut trace = SendTrace::default();
+        let response_timeout = self.engine.config().response_timeout;
+        let mut request = timeout.for_request(response_timeout, true);
+        let mut answer = self.ask(request, &trace).await;
+        // As for a single lock, the next request has another connection.
+        let is_unanswered = matches!(answer, Err(StoreError::Unknown(_)));
+        if is_unanswered && may_repeat(timeout, response_timeout) {
+            trace = SendTrace::default();
+            request = timeout.for_request(response_timeout, false);
+            answer = self.ask(request, &trace).await;
+        }
+        let terms = self.terms;
         let grant = match answer {
             Ok(SetAcquired::Granted) => Grant::of(terms.in_store()),
             Ok(SetAcquired::Busy(at)) => {
@@ -189,7 +188,7 @@ impl PendingClaim<'_> {
                 return SlotAnswer::Unknown(Some(error.about(key)));
             }
         };
-        let attempt = Attempt::new(&trace, timeout.total, Ok(Acquired::Granted(grant)), &terms);
+        let attempt = Attempt::new(&trace, request.total, Ok(Acquired::Granted(grant)), &terms);
         let Some(grant) = attempt.granted else {
             // Too late for this lease, so the keys have to be freed.
             self.unanswered = Some(Origin { runtime: self.runtime, connection: None });
@@ -212,6 +211,25 @@ impl PendingClaim<'_> {
             holds.push((lock.index, hold));
         }
         SlotAnswer::Granted(holds)
+    }
+
+    /// Sends one request.
+    async fn ask(
+        &mut self,
+        timeout: RequestTimeout,
+        trace: &SendTrace,
+    ) -> Result<SetAcquired, StoreError> {
+        let mut pending = PendingRequest {
+            trace,
+            runtime: self.runtime,
+            unanswered: &mut self.unanswered,
+            is_over: false,
+        };
+        let keys: Vec<&str> = self.locks.iter().map(|lock| &**lock.key).collect();
+        let claim = SetClaim { keys: &keys, owner: self.owner, term: self.terms.in_store() };
+        let answer = self.store.try_acquire_all(claim, timeout, trace).await;
+        pending.is_over = !answer.as_ref().is_err_and(StoreError::may_have_run);
+        answer
     }
 
     fn locked(&self, key: &Arc<str>) -> Locked {

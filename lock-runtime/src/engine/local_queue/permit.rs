@@ -89,6 +89,16 @@ impl<H: HandedOff> Permit<H> {
         }
     }
 
+    /// The lock has no holder, and it is not known yet whether the key is free. The status stays that of a store that cannot
+    /// be reached.
+    pub(crate) fn set_releasing(&self) {
+        if let Some(queue) = self.queues.lock().by_key.get_mut(&self.key)
+            && !matches!(queue.status, KeyStatus::Unreachable(_))
+        {
+            queue.status = KeyStatus::Releasing(BootInstant::now());
+        }
+    }
+
     /// Leaves something to the next holder. Returns what was left before, or `left` if the key is no
     /// longer known, or if no other call enters the queue.
     pub(crate) fn leave_to_next(&self, left: Box<H::ToNext>) -> Option<Box<H::ToNext>> {
@@ -123,6 +133,7 @@ impl<H: HandedOff> Permit<H> {
     /// Keeps the permit after the release. Its holder then yields to the processes that the release
     /// has woken.
     pub(crate) fn keep_after_release(&mut self) {
+        self.set_status(&KeyStatus::Acquiring(BootInstant::now()));
         if let Some(woken) = self.woken.take() {
             self.queues.released(&mut self.queues.lock(), &self.key.name, woken);
         }
@@ -164,7 +175,7 @@ impl<H: HandedOff> QueuePosition<H> {
         let _before = state.granted(&self.key, self.grant).and_then(|queue| {
             if let KeyStatus::HeldHere(_) = queue.status {
                 // The lock is being released, and it is not known yet whether the key is free.
-                queue.status = KeyStatus::Acquiring(BootInstant::now());
+                queue.status = KeyStatus::Releasing(BootInstant::now());
             }
             queue.holder.replace(holder)
         });

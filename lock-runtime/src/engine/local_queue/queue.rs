@@ -72,8 +72,10 @@ impl Hasher for PassThroughHasher {
 /// The last known reason why a key is not available.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum KeyStatus {
-    /// An acquisition or a release of this process has been in progress since then.
+    /// An acquisition of this process has been in progress since then.
     Acquiring(BootInstant),
+    /// A release of this process has been in progress since then.
+    Releasing(BootInstant),
     /// This caller, in this process, holds the lock.
     HeldHere(Caller),
     /// A release by this process has woken other processes, which may acquire it first.
@@ -214,7 +216,8 @@ impl<H: HandedOff> LocalQueue<H> {
 
     /// Makes an offer, and wakes the first waiters.
     pub(super) fn offer(&mut self, offer: Offered<H>, wakers: &mut Wakers) {
-        if matches!((&offer, &self.status), (Offered::Permit, KeyStatus::HeldHere(_))) {
+        let was_held = matches!(self.status, KeyStatus::HeldHere(_) | KeyStatus::Releasing(_));
+        if was_held && matches!(offer, Offered::Permit) {
             self.status = KeyStatus::Acquiring(BootInstant::now());
         }
         if matches!(offer, Offered::Permit) {

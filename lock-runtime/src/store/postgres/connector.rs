@@ -20,7 +20,7 @@ use super::errors;
 use super::primary::{ConnectionEpoch, PrimaryServer, TIMELINE, Timeline};
 use super::process::{PROCESS, told_process};
 use super::session_name::{self, ANONYMOUS};
-use super::statements::PLAN;
+use super::statements::SESSION;
 #[cfg(feature = "tls")]
 pub(super) use super::tls::SecureStream as DatabaseStream;
 use super::url::{DatabaseUrl, TlsMode, UrlTls, invalid};
@@ -162,8 +162,8 @@ impl DatabaseConnector {
     /// again with each transaction, and somebody else would have the session next.
     pub(super) fn session_settings(&self) -> String {
         match &*lock(&self.session_name) {
-            Some(name) => format!("{PLAN}; SET application_name = '{name}'"),
-            None => PLAN.to_owned(),
+            Some(name) => format!("{SESSION}; SET application_name = '{name}'"),
+            None => SESSION.to_owned(),
         }
     }
 

@@ -47,7 +47,9 @@ pub(super) fn of_connection(error: &Error, server: &str, has_certificate: bool) 
         return config(problem);
     }
     if text.contains("does not allow writes") {
-        return StoreError::Refused(format!("{server} is a read-only standby"));
+        return StoreError::Refused(format!(
+            "{server} is a read-only standby, or `default_transaction_read_only` is on there"
+        ));
     }
     StoreError::Refused(format!("{server}: {text}"))
 }
@@ -106,6 +108,16 @@ pub(super) fn may_be_of_row(error: &Error) -> bool {
     !others.iter().any(|class| code.code().starts_with(class))
 }
 
+/// Whether a statement had no effect because other sessions have changed its rows, or because they have locked them if it
+/// `waits` for that. It succeeds sooner or later.
+pub(super) fn is_of_others(error: &Error, waits: bool) -> bool {
+    error.code().is_some_and(|code| {
+        let is_locked = *code == SqlState::LOCK_NOT_AVAILABLE;
+        [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(code)
+            || waits && is_locked
+    })
+}
+
 /// Whether the server ends the connection with this answer.
 pub(super) fn is_last(error: &Error) -> bool {
     let severity = error.as_db_error().and_then(tokio_postgres::error::DbError::parsed_severity);
@@ -134,9 +146,9 @@ fn of_answer(code: &SqlState, message: &str) -> StoreError {
         SqlState::INSUFFICIENT_PRIVILEGE
         | SqlState::INVALID_PASSWORD
         | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => StoreError::Denied(message.to_owned()),
-        SqlState::READ_ONLY_SQL_TRANSACTION => {
-            StoreError::Refused(format!("{message}: the server is a read-only standby"))
-        }
+        SqlState::READ_ONLY_SQL_TRANSACTION => StoreError::Refused(format!(
+            "{message}: the server is a standby, or `default_transaction_read_only` is on"
+        )),
         _ => StoreError::Refused(format!("{message} ({})", code.code())),
     }
 }

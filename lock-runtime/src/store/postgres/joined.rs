@@ -134,7 +134,7 @@ impl JoinedRequests {
                     if !is_wanted(number) {
                         return unanswered();
                     }
-                    let rows = self.pool.repeat(one, &request.values()).await?;
+                    let rows = self.pool.execute_at_once(one, &request.values()).await?;
                     Ok(rows.first().and_then(answer))
                 });
                 join_all(one_by_one).await

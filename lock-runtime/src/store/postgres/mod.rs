@@ -22,6 +22,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::sleep;
+use tokio_postgres::Row;
 
 use self::connector::DatabaseConnector;
 use self::joined::{JoinedRequests, KeyRequest, busy};
@@ -38,6 +40,9 @@ use crate::store::custom::{
 };
 use crate::store::per_runtime::PerRuntime;
 use crate::store::store_error::StoreError;
+
+/// For how long those who mark a key as wanted may lock its row.
+const MARKING: Duration = Duration::from_millis(20);
 
 /// The SQL that creates the table `distributed_locks`, and what belongs to it. It can be run again.
 pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
@@ -160,6 +165,30 @@ impl PostgresStore {
         })
     }
 
+    /// The outcomes of renewals, in their order; `None` if another transaction has locked the row.
+    async fn renew_unlocked(
+        &self,
+        leases: &[LeaseRequest<'_>],
+    ) -> Vec<Result<Option<RenewOutcome>, StoreError>> {
+        let keys: Vec<_> = leases.iter().map(|lease| key(lease.key)).collect();
+        let owners: Vec<_> = leases.iter().map(|lease| lease.owner).collect();
+        let terms: Vec<_> = leases.iter().map(|lease| lease.term.as_secs_f64()).collect();
+        let values: [SqlValue<'_>; 3] = [&keys, &owners, &terms];
+        match self.renewals.repeat(LockStatement::Renew, &values).await {
+            Ok(rows) if rows.len() == leases.len() => {
+                let outcome = |row: &Row| match (row.get(0), row.get(1), row.get(2)) {
+                    (true, _, _) => Some(RenewOutcome::Extended),
+                    (false, true, _) => Some(RenewOutcome::Taken),
+                    (false, false, true) => None,
+                    (false, false, false) => Some(RenewOutcome::Gone),
+                };
+                rows.iter().map(|row| Ok(outcome(row))).collect()
+            }
+            Ok(_) => vec![Err(StoreError::Unknown("no answer".to_owned())); leases.len()],
+            Err(error) => vec![Err(error); leases.len()],
+        }
+    }
+
     fn of(connector: DatabaseConnector) -> Self {
         let (is_live, receiver) = watch::channel(false);
         let renewals = Arc::new(ConnectionPool::new(connector.clone(), 1));
@@ -252,21 +281,19 @@ impl Store for PostgresStore {
     }
 
     async fn renew(&self, leases: &[LeaseRequest<'_>]) -> Vec<Result<RenewOutcome, StoreError>> {
-        let keys: Vec<_> = leases.iter().map(|lease| key(lease.key)).collect();
-        let owners: Vec<_> = leases.iter().map(|lease| lease.owner).collect();
-        let terms: Vec<_> = leases.iter().map(|lease| lease.term.as_secs_f64()).collect();
-        let values: [SqlValue<'_>; 3] = [&keys, &owners, &terms];
-        match self.renewals.repeat(LockStatement::Renew, &values).await {
-            Ok(rows) => {
-                let outcome = |row: &tokio_postgres::Row| match (row.get(0), row.get(1)) {
-                    (true, _) => RenewOutcome::Extended,
-                    (false, true) => RenewOutcome::Taken,
-                    (false, false) => RenewOutcome::Gone,
-                };
-                rows.iter().map(|row| Ok(outcome(row))).collect()
+        let mut outcomes = self.renew_unlocked(leases).await;
+        let locked: Vec<usize> =
+            (0..leases.len()).filter(|&lease| matches!(outcomes[lease], Ok(None))).collect();
+        if !locked.is_empty() {
+            sleep(MARKING).await;
+            let again: Vec<_> = locked.iter().map(|&lease| leases[lease]).collect();
+            for (lease, outcome) in locked.into_iter().zip(self.renew_unlocked(&again).await) {
+                outcomes[lease] = outcome;
             }
-            Err(error) => vec![Err(error); leases.len()],
         }
+        let is_locked =
+            || Err(StoreError::Refused("another transaction has locked its row".into()));
+        outcomes.into_iter().map(|outcome| outcome?.map_or_else(is_locked, Ok)).collect()
     }
 
     async fn release(&self, release: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {

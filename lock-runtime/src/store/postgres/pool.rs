@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::sync::{Mutex, OnceCell, OwnedMutexGuard};
 use tokio::task::AbortHandle;
+use tokio::time::sleep;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row, Statement};
 
@@ -97,8 +99,25 @@ impl PooledConnection {
         }
     }
 
-    /// Executes a statement about locks. Values without a parameter are not used.
+    /// Executes a statement about locks, again if it has had no effect because of other sessions: they have changed its
+    /// rows, or if it `waits`, have locked them. Values without a parameter are not used.
     async fn execute(
+        &self,
+        statement: LockStatement,
+        values: &[SqlValue<'_>],
+        waits: bool,
+    ) -> Result<Vec<Row>, Error> {
+        loop {
+            match self.execute_once(statement, values).await {
+                Err(error) if errors::is_of_others(&error, waits) => {
+                    sleep(Duration::from_millis(fastrand::u64(1..20))).await;
+                }
+                executed => return executed,
+            }
+        }
+    }
+
+    async fn execute_once(
         &self,
         statement: LockStatement,
         values: &[SqlValue<'_>],
@@ -177,7 +196,17 @@ impl ConnectionPool {
         values: &[SqlValue<'_>],
     ) -> Result<Vec<Row>, StoreError> {
         let PoolTurn { connection, .. } = &self.turn().await?;
-        connection.answer(connection.execute(statement, values)).await
+        connection.answer(connection.execute(statement, values, true)).await
+    }
+
+    /// The same, but the statement fails if other sessions have locked its row.
+    pub(super) async fn execute_at_once(
+        &self,
+        statement: LockStatement,
+        values: &[SqlValue<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
+        let PoolTurn { connection, .. } = &self.turn().await?;
+        connection.answer(connection.execute(statement, values, false)).await
     }
 
     /// A connection that has prepared a statement, so that it is sent at once.
@@ -277,7 +306,8 @@ impl PoolTurn {
     ) -> Result<Vec<Row>, StatementFailure> {
         let mut may_be_of_row = false;
         let executed = async {
-            let executed = self.connection.execute(statement, values).await;
+            let waits = !statement.is_about_several();
+            let executed = self.connection.execute(statement, values, waits).await;
             may_be_of_row = executed.as_ref().is_err_and(errors::may_be_of_row);
             executed
         };

@@ -4,14 +4,18 @@
 //! failover loses gives the key to two owners. What only frees a key, or marks it, does not wait: when it is lost, the key
 //! stays taken until its lease ends, as after the death of its holder. Nobody has got the key in between, because the commit
 //! of the next grant also waits for everything before it.
+//!
+//! A statement does not wait for the locks of other sessions for more than 200 ms, because other statements wait behind
+//! it. It is executed again then, as long as its request lasts.
 
 use tokio_postgres::types::Type;
 
 use crate::safeguard::Safeguard;
 
 /// Sent before a statement is prepared. The plan of a prepared statement is kept, and while the table is small, that would be
-/// to read all of it.
-pub(super) const PLAN: &str = "SET enable_seqscan = off";
+/// to read all of it. On another level of isolation, a statement fails if others change its rows.
+pub(super) const SESSION: &str =
+    "SET enable_seqscan = off; SET default_transaction_isolation = 'read committed'";
 
 /// A statement about locks, which connections to the server itself prepare when they first use it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +49,11 @@ impl LockStatement {
         }
     }
 
+    /// Whether it is about several locks.
+    pub(super) const fn is_about_several(self) -> bool {
+        matches!(self, Self::AcquireAllFree | Self::Renew | Self::ReleaseAllIdle)
+    }
+
     /// The types of its parameters: of a key, an owner and a time, or of several of each.
     pub(super) const fn types(self) -> &'static [Type] {
         match self {
@@ -70,7 +79,7 @@ impl LockStatement {
 /// The last column is never read.
 pub(super) const ACQUIRE_FREE: &str = "\
 WITH begun AS MATERIALIZED (
-    SELECT pg_advisory_xact_lock_shared(hashtextextended($2, 0))
+    SELECT pg_advisory_xact_lock_shared(hashtextextended($2, 0)), set_config('lock_timeout', '200ms', true)
 ), found AS (
     SELECT until, until > clock_timestamp() AND owner IS DISTINCT FROM $2 AS busy FROM distributed_locks WHERE key = $1
 ), taken AS (
@@ -90,12 +99,14 @@ SELECT
 /// its own: a plan that is made for a small table would read all of it otherwise, and is kept.
 ///
 /// An insertion waits for a transaction that inserts or deletes a row with the same key. Because all of them insert their rows in the
-/// order of the keys, none of those waits for this one.
+/// order of the keys, none of those waits for this one. If it waits for another session, each key is requested on its own.
 pub(super) const ACQUIRE_ALL_FREE: &str = "\
 WITH asked AS (
     SELECT * FROM unnest($1::bytea[], $2::text[], $3::float8[]) WITH ORDINALITY AS a (key, owner, term, number)
 ), begun AS MATERIALIZED (
     SELECT pg_advisory_xact_lock_shared(hashtextextended(owner, 0)) FROM asked
+), limited AS MATERIALIZED (
+    SELECT set_config('lock_timeout', '200ms', true)
 ), found AS MATERIALIZED (
     SELECT a.number, l.until, l.until > clock_timestamp() AND l.owner IS DISTINCT FROM a.owner AS busy
     FROM asked AS a CROSS JOIN LATERAL (SELECT until, owner FROM distributed_locks WHERE key = a.key LIMIT 1) AS l
@@ -103,7 +114,7 @@ WITH asked AS (
     INSERT INTO distributed_locks AS l (key, owner, until, fence)
     SELECT key, owner, clock_timestamp() + make_interval(secs => term), nextval('distributed_lock_fences')
     FROM asked
-    WHERE (SELECT count(*) FROM begun) > 0
+    WHERE (SELECT count(*) FROM begun, limited) > 0
         AND NOT EXISTS (SELECT FROM found WHERE found.number = asked.number)
     ORDER BY key
     ON CONFLICT (key) DO NOTHING
@@ -121,8 +132,9 @@ ORDER BY number";
 /// Key, owner and term in seconds. One row: whether the owner has the key, its fencing token, and the rest of the lease in
 /// seconds.
 ///
-/// A key that is taken is only marked as wanted, once. A key whose lease has ended stays taken while a transaction is open
-/// that has verified the lock: nothing here waits for that, because other requests come next on the same connection. Only
+/// A key that is taken is only marked as wanted, once, unless another transaction has locked its row. A key whose lease has ended
+/// stays taken while a transaction is open that has verified the lock: nothing here waits for these, because other requests come
+/// next on the same connection. Only
 /// one of the parts changes the row. The token is drawn when the key already belongs to the owner: one that was drawn before
 /// could be lower than that of an owner who came and went in between.
 ///
@@ -133,13 +145,17 @@ ORDER BY number";
 /// crash also ends the connections of those who wait. Until the commit, the mark keeps the release waiting.
 pub(super) const ACQUIRE: &str = "\
 WITH begun AS MATERIALIZED (
-    SELECT pg_advisory_xact_lock_shared(hashtextextended($2, 0))
+    SELECT pg_advisory_xact_lock_shared(hashtextextended($2, 0)), set_config('lock_timeout', '200ms', true)
 ), busy AS (
     SELECT until, wanted FROM distributed_locks
     WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2
+), unmarked AS MATERIALIZED (
+    SELECT key FROM distributed_locks
+    WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2 AND NOT wanted
+    FOR NO KEY UPDATE SKIP LOCKED
 ), marked AS (
     UPDATE distributed_locks SET wanted = true
-    WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2 AND NOT wanted
+    WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2 AND EXISTS (SELECT FROM unmarked)
     RETURNING until
 ), ended AS (
     SELECT key FROM distributed_locks WHERE key = $1 AND (until <= clock_timestamp() OR owner = $2)
@@ -167,21 +183,27 @@ SELECT
     )::float8,
     (SELECT set_config('synchronous_commit', 'off', true) WHERE NOT EXISTS (SELECT FROM taken))";
 
-/// Keys, owners and terms in seconds. One row for each, in their order: whether the lease was extended, and whether another
-/// owner has the key.
+/// Keys, owners and terms in seconds. One row for each, in their order: whether the lease was extended, whether another owner has
+/// the key, and whether the owner has it. In the last case, the lease was not extended because another transaction has locked the row:
+/// waiting for that would delay the other renewals.
 pub(super) const RENEW: &str = "\
 WITH asked AS (
     SELECT * FROM unnest($1::bytea[], $2::text[], $3::float8[]) WITH ORDINALITY AS a (key, owner, term, number)
+), unlocked AS MATERIALIZED (
+    SELECT a.key, a.owner, a.term, a.number FROM asked AS a CROSS JOIN LATERAL (
+        SELECT ctid FROM distributed_locks AS l WHERE l.key = a.key AND l.owner = a.owner AND l.until > clock_timestamp()
+        LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+    ) AS it
 ), extended AS (
     UPDATE distributed_locks AS l SET until = greatest(l.until, clock_timestamp() + make_interval(secs => a.term))
-    FROM asked AS a
+    FROM unlocked AS a
     WHERE l.key = a.key AND l.owner = a.owner AND l.until > clock_timestamp()
     RETURNING a.number
 )
-SELECT e.number IS NOT NULL, l.key IS NOT NULL
+SELECT e.number IS NOT NULL, l.owner IS DISTINCT FROM a.owner AND l.key IS NOT NULL, l.owner IS NOT DISTINCT FROM a.owner
 FROM asked AS a
 LEFT JOIN extended AS e USING (number)
-LEFT JOIN distributed_locks AS l ON l.key = a.key AND l.until > clock_timestamp() AND l.owner IS DISTINCT FROM a.owner
+LEFT JOIN distributed_locks AS l ON l.key = a.key AND l.until > clock_timestamp()
 ORDER BY number";
 
 /// Key and owner. A row if the key was freed: whether the lease had not ended, and whether others wait for the key, who are
@@ -235,10 +257,12 @@ ORDER BY number";
 pub(super) const RELEASE: &str = "\
 WITH idle AS MATERIALIZED (
     SELECT pg_try_advisory_xact_lock(hashtextextended($2, 0)) AS it
+), limited AS MATERIALIZED (
+    SELECT set_config('lock_timeout', '200ms', true)
 ), own AS (
     SELECT key, until > clock_timestamp() AS live FROM distributed_locks WHERE key = $1 AND owner = $2
 ), settled AS MATERIALIZED (
-    SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 FOR NO KEY UPDATE
+    SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 AND (SELECT count(*) FROM limited) > 0 FOR NO KEY UPDATE
 ), unlocked AS MATERIALIZED (
     SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 AND EXISTS (SELECT FROM settled)
     FOR UPDATE SKIP LOCKED
@@ -263,10 +287,12 @@ SELECT
 const KEEP: &str = "\
 WITH idle AS MATERIALIZED (
     SELECT pg_try_advisory_xact_lock(hashtextextended($2, 0)) AS it
+), limited AS MATERIALIZED (
+    SELECT set_config('lock_timeout', '200ms', true)
 ), own AS (
     SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 AND until > clock_timestamp()
 ), settled AS MATERIALIZED (
-    SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 FOR NO KEY UPDATE
+    SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 AND (SELECT count(*) FROM limited) > 0 FOR NO KEY UPDATE
 ), unlocked AS MATERIALIZED (
     SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 AND EXISTS (SELECT FROM settled)
     FOR UPDATE SKIP LOCKED
@@ -283,9 +309,11 @@ SELECT
 
 /// Key and owner. One row: a token if the owner has the key, and whether another owner has it.
 const FENCE: &str = "\
-WITH issued AS (
+WITH limited AS MATERIALIZED (
+    SELECT set_config('lock_timeout', '200ms', true)
+), issued AS (
     UPDATE distributed_locks SET fence = nextval('distributed_lock_fences')
-    WHERE key = $1 AND owner = $2 AND until > clock_timestamp()
+    WHERE key = $1 AND owner = $2 AND until > clock_timestamp() AND (SELECT count(*) FROM limited) > 0
     RETURNING fence
 )
 SELECT
@@ -336,11 +364,13 @@ SELECT
     EXISTS (SELECT FROM distributed_locks WHERE key = $1 AND until > clock_timestamp()),
     current_setting('transaction_isolation') LIKE 'read %'";
 
-/// The version of the server, whether it is read-only, and the comment on the table.
+/// The version of the server, whether it is a standby, whether the session is read-only, whether there is a table, its comment,
+/// and what it lacks.
 pub(super) const CHECK: &str = "\
 SELECT
     current_setting('server_version_num')::int4,
-    pg_is_in_recovery() OR current_setting('transaction_read_only')::bool,
+    pg_is_in_recovery(),
+    current_setting('transaction_read_only')::bool,
     to_regclass('distributed_locks') IS NOT NULL,
     coalesce(obj_description(to_regclass('distributed_locks'), 'pg_class'), ''),
     coalesce((
@@ -352,7 +382,7 @@ SELECT
             WHERE NOT EXISTS (
                 SELECT FROM pg_attribute
                 WHERE attrelid = to_regclass('distributed_locks') AND attname::text = name
-                    AND atttypid::regtype::text = type AND NOT attisdropped
+                    AND atttypid = to_regtype(type) AND NOT attisdropped
             )
             UNION ALL
             SELECT 'the constraint distributed_locks_owner' WHERE NOT EXISTS (

@@ -27,11 +27,11 @@ mod replaced {
     use crate::safeguard::Safeguard;
 
     /// Pieces of the statements, and what replaces them when their safeguards are off.
-    pub(super) const SWITCHES: [(Safeguard, &str, &str); 16] = {
+    pub(super) const SWITCHES: [(Safeguard, &str, &str); 18] = {
         use Safeguard::{
             AcquiresAreAnnounced, AttemptsDoNotShorten, FenceAboveLast, GrantsAreFlushed,
-            JoinedRowsAreOrdered, OnlyIfFree, OnlyOwnerReleases, OnlyOwnerRenews,
-            ReleasesAreNotFlushed, VerifiedRowsAreLocked,
+            JoinedRowsAreOrdered, LockedRowsAreSkipped, OnlyIfFree, OnlyOwnerReleases,
+            OnlyOwnerRenews, ReleasesAreNotFlushed, VerifiedRowsAreLocked,
         };
         [
             (GrantsAreFlushed, " WHERE NOT EXISTS (SELECT FROM taken))", ")"),
@@ -63,6 +63,12 @@ mod replaced {
                 "NULL::float8",
             ),
             (JoinedRowsAreOrdered, "    ORDER BY key\n", ""),
+            (
+                LockedRowsAreSkipped,
+                "LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED",
+                "LIMIT 1 FOR NO KEY UPDATE",
+            ),
+            (LockedRowsAreSkipped, "NOT wanted\n    FOR NO KEY UPDATE SKIP LOCKED", "NOT wanted"),
             (AcquiresAreAnnounced, "NOT (SELECT it FROM idle) OR ", ""),
             (
                 FenceAboveLast,

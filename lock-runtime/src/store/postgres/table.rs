@@ -74,23 +74,31 @@ async fn state(client: &Client) -> Result<TableState, StoreError> {
 }
 
 fn check_server(row: &Row) -> Result<(), StoreError> {
-    let (version, is_read_only): (i32, bool) = (row.get(0), row.get(1));
+    let (version, is_standby, is_read_only): (i32, bool, bool) =
+        (row.get(0), row.get(1), row.get(2));
     if version < OLDEST_SERVER {
         return Err(errors::config(format!(
             "the server has version {}; PostgreSQL 12 or newer is needed",
             version / 10_000
         )));
     }
-    if is_read_only {
+    if is_standby {
         return Err(errors::config(
             "the server is a read-only standby; name the primary server, or all servers of the database".to_owned(),
+        ));
+    }
+    if is_read_only {
+        return Err(errors::config(
+            "`default_transaction_read_only` is on for this user or database; set it off: `ALTER ROLE ... SET \
+             default_transaction_read_only = off`"
+                .to_owned(),
         ));
     }
     Ok(())
 }
 
 fn table(row: &Row) -> TableState {
-    let (exists, comment, missing): (bool, String, String) = (row.get(2), row.get(3), row.get(4));
+    let (exists, comment, missing): (bool, String, String) = (row.get(3), row.get(4), row.get(5));
     match version(&comment) {
         _ if !exists => TableState::Missing,
         Some(VERSION) if missing.is_empty() => TableState::Current,
@@ -108,7 +116,7 @@ fn incomplete(missing: &str) -> String {
     let advice = if missing == "the sequence distributed_lock_fences" {
         "run `lockctl migrate`"
     } else {
-        "drop it while no lock is held, and run `lockctl migrate`"
+        "compare it with the SQL of the documentation"
     };
     format!(
         "the table `distributed_locks` has the version {VERSION} of `lock-runtime`, but lacks {missing}; {advice}"

@@ -14,17 +14,16 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use super::member::OwnedClaim;
 use super::residual_votes::{ResidualTicket, ResidualVote};
-use super::round::{VoteRequest, VoteRound, within};
+use super::round::{VoteRound, within};
 use super::tally::{ClaimDecision, ClaimTally};
 use super::votes::QuorumStore;
 use crate::backoff::between;
 use crate::clock::BootInstant;
-use crate::replicas::RequiredReplicas;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{
-    Acquired, Claim, Grant, Lane, Mode, Queueing, Release, ReleasedBatch, Resource, SendTrace,
-    StoreError,
+    Acquired, Claim, Grant, Lane, Mode, Release, ReleasedBatch, Resource, SendTrace, StoreError,
 };
 use crate::store::owner::OwnerId;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -37,17 +36,6 @@ const CONNECTION: u64 = 1;
 /// bounds. The attempts of other clients should fit into it.
 const SPLIT_PAUSE: u32 = 10;
 const SPLIT_PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
-
-/// A claim that owns its key.
-#[derive(Clone)]
-struct OwnedClaim {
-    key: Arc<str>,
-    owner: OwnerId,
-    term: Duration,
-    renewed: bool,
-    fresh: bool,
-    acknowledged_by: RequiredReplicas,
-}
 
 /// The requests that undo an attempt.
 struct PendingUndo {
@@ -92,7 +80,7 @@ impl QuorumStore {
         let attempt = OwnedClaim { key, owner, term, renewed, fresh, acknowledged_by };
         let traces: Arc<[SendTrace]> = self.members.iter().map(|_| SendTrace::default()).collect();
         let requests = (0..self.members.len())
-            .map(|number| Some(self.ask(number, attempt.clone(), &traces, limit)));
+            .map(|number| Some(self.members[number].claim(attempt.clone(), &traces, limit)));
         let mut round = VoteRound::new(requests);
         let until = began.after(term + LONGEST_DELAY);
         for member in self.members.iter() {
@@ -148,45 +136,6 @@ impl QuorumStore {
                 Err(StoreError::Unknown(cause))
             }
         }
-    }
-
-    /// The request to one store.
-    fn ask(
-        &self,
-        number: usize,
-        attempt: OwnedClaim,
-        traces: &Arc<[SendTrace]>,
-        limit: Duration,
-    ) -> VoteRequest<Result<Acquired, StoreError>> {
-        let (member, traces) = (Arc::clone(&self.members[number]), Arc::clone(traces));
-        Box::pin(async move {
-            match member.known_admission() {
-                Some(known) => known?,
-                None => {
-                    let member = Arc::clone(&member);
-                    within(limit, async move { member.admitted().await }).await?;
-                }
-            }
-            let OwnedClaim { ref key, owner, term, renewed, fresh, acknowledged_by } = attempt;
-            let claim = Claim {
-                resource: Resource { key, mode: Mode::Exclusive },
-                owner,
-                term,
-                renewed,
-                fresh,
-                acknowledged_by,
-                queueing: Queueing::None,
-                queued_before: Queueing::None,
-            };
-            // The store keeps to the timeout by itself.
-            let timeout = RequestTimeout::of(limit);
-            let answer = member.store.try_acquire(claim, timeout, &traces[number]).await?;
-            let connection = traces[number].connection();
-            if answer.is_grant() && !member.has_checked(connection) {
-                within(limit, async move { member.has_voted_over(connection).await }).await?;
-            }
-            Ok(answer)
-        })
     }
 
     /// Counts the answer of a store. A definite one closes the claim there.

@@ -1,7 +1,9 @@
 //! Renewing and releasing locks: a majority of the stores decides about each.
 //!
 //! A renewal does not create the key at a store that no longer has it: if the store has lost its data, it must not vote
-//! until all leases have ended that were lost with it.
+//! until all leases have ended that were lost with it. A hold gets such a vote back by a claim ([`restored_votes`]).
+//!
+//! [`restored_votes`]: super::restored_votes
 //!
 //! A lock is lost before its body is dropped, because the body is dropped by its task. The votes that a minority still
 //! has are therefore not released then. They expire.
@@ -15,7 +17,7 @@ use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::{Instant, timeout_at};
 
-use super::member::QuorumMember;
+use super::member::{OwnedClaim, QuorumMember};
 use super::residual_votes::{ResidualTicket, ResidualVote};
 use super::round::{VoteRound, within};
 use super::tally::{HoldDecision, HoldTally, HoldVote};
@@ -81,6 +83,7 @@ impl QuorumStore {
             OwnedRenewal { key: Arc::from(resource.key), owner, term, acknowledged_by }
         };
         let owned: Arc<[OwnedRenewal]> = batch.iter().map(owned).collect();
+        let mut confirming = self.restorer.confirm(owned.iter().map(|renewal| renewal.owner));
         let requests = self.members.iter().map(|member| {
             let (store, owned) = (Arc::clone(&member.store), Arc::clone(&owned));
             Some(member.if_voting(within(self.server_timeout, async move {
@@ -92,9 +95,13 @@ impl QuorumStore {
         let mut round = VoteRound::new(requests);
         let tallies = self.count(&mut round, owned.len()).await;
         let mut answers = Vec::with_capacity(tallies.len());
-        for (renewal, tally) in owned.iter().zip(tallies) {
+        for (index, (renewal, tally)) in owned.iter().zip(tallies).enumerate() {
             let decision = tally.decision();
+            if decision == HoldDecision::Held {
+                confirming.confirmed(index, renewal.claim(), tally.gone);
+            }
             if matches!(decision, HoldDecision::Gone | HoldDecision::Taken) {
+                self.restorer.ends(renewal.owner);
                 self.expire_votes(renewal);
             }
             answers.push(match decision {
@@ -106,7 +113,13 @@ impl QuorumStore {
                 }
             });
         }
-        round.finish_later(|_, _| {});
+        round.finish_later(move |number, votes: Result<BatchVotes<()>, StoreError>| {
+            for (index, vote) in votes.unwrap_or_default().iter().enumerate() {
+                if matches!(vote, Ok(HoldVote::Gone)) {
+                    confirming.is_gone(index, number);
+                }
+            }
+        });
         answers
     }
 
@@ -118,6 +131,7 @@ impl QuorumStore {
         let now = BootInstant::now();
         let owned = |release: &Release<'_>| {
             let Release { resource, owner, keep, .. } = *release;
+            self.restorer.ends(owner);
             let members = self.members.iter();
             let open_claims = members.map(|it| it.residual_votes.is_claim_open(owner)).collect();
             OwnedRelease { key: Arc::from(resource.key), owner, keep, open_claims }
@@ -268,6 +282,13 @@ struct OpenRelease {
 }
 
 impl OwnedRenewal {
+    /// The claim that gets a vote back.
+    fn claim(&self) -> OwnedClaim {
+        let Self { ref key, owner, term, acknowledged_by } = *self;
+        let (key, renewed, fresh) = (Arc::clone(key), true, false);
+        OwnedClaim { key, owner, term, renewed, fresh, acknowledged_by }
+    }
+
     fn request(&self) -> Renewal<'_> {
         let Self { ref key, owner, term, acknowledged_by } = *self;
         let resource = Resource { key, mode: Mode::Exclusive };

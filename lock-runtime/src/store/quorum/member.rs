@@ -7,11 +7,16 @@ use std::time::Duration;
 
 use super::membership::{Membership, VersionRule};
 use super::residual_votes::ResidualVotes;
-use super::round::VoteRequest;
+use super::round::{VoteRequest, within};
 use crate::clock::BootInstant;
+use crate::replicas::RequiredReplicas;
 use crate::safeguard::Safeguard;
-use crate::store::contract::{Backend, LockStore, StoreError};
+use crate::store::contract::{
+    Acquired, Backend, Claim, LockStore, Mode, Queueing, Resource, SendTrace, StoreError,
+};
+use crate::store::owner::OwnerId;
 use crate::sync::{Mutex, lock};
+use crate::timeout::RequestTimeout;
 
 /// How long the result of a check counts whether a store may vote.
 const CHECK_AGAIN_AFTER: Duration = Duration::from_secs(5);
@@ -28,6 +33,17 @@ pub(super) struct QuorumMember {
     pub(super) residual_votes: Arc<ResidualVotes>,
     membership: Arc<Membership>,
     admission: Mutex<Admission>,
+}
+
+/// A claim that owns its key.
+#[derive(Clone)]
+pub(super) struct OwnedClaim {
+    pub(super) key: Arc<str>,
+    pub(super) owner: OwnerId,
+    pub(super) term: Duration,
+    pub(super) renewed: bool,
+    pub(super) fresh: bool,
+    pub(super) acknowledged_by: RequiredReplicas,
 }
 
 /// Whether a store may vote.
@@ -49,6 +65,11 @@ impl QuorumMember {
     ) -> Arc<Self> {
         let (residual_votes, admission) = (Arc::default(), Mutex::default());
         Arc::new(Self { number, backend, store, residual_votes, membership, admission })
+    }
+
+    /// Its number in the quorum.
+    pub(super) fn number(&self) -> usize {
+        self.number
     }
 
     /// The address of the store.
@@ -95,6 +116,45 @@ impl QuorumMember {
         admission.has_been_admitted |= outcome.is_ok();
         admission.latest = Some((BootInstant::now(), outcome.clone()));
         outcome
+    }
+
+    /// Sends a claim to the store, whose trace has its number.
+    pub(super) fn claim(
+        self: &Arc<Self>,
+        claim: OwnedClaim,
+        traces: &Arc<[SendTrace]>,
+        limit: Duration,
+    ) -> VoteRequest<Result<Acquired, StoreError>> {
+        let (member, traces) = (Arc::clone(self), Arc::clone(traces));
+        Box::pin(async move {
+            match member.known_admission() {
+                Some(known) => known?,
+                None => {
+                    let member = Arc::clone(&member);
+                    within(limit, async move { member.admitted().await }).await?;
+                }
+            }
+            let OwnedClaim { ref key, owner, term, renewed, fresh, acknowledged_by } = claim;
+            let claim = Claim {
+                resource: Resource { key, mode: Mode::Exclusive },
+                owner,
+                term,
+                renewed,
+                fresh,
+                acknowledged_by,
+                queueing: Queueing::None,
+                queued_before: Queueing::None,
+            };
+            // The store keeps to the timeout by itself.
+            let timeout = RequestTimeout::of(limit);
+            let trace = &traces[member.number()];
+            let answer = member.store.try_acquire(claim, timeout, trace).await?;
+            let connection = trace.connection();
+            if answer.is_grant() && !member.has_checked(connection) {
+                within(limit, async move { member.has_voted_over(connection).await }).await?;
+            }
+            Ok(answer)
+        })
     }
 
     /// Whether a vote over this connection was followed by a check.

@@ -7,7 +7,7 @@
 //! long as the stores lose no locks and their clocks run at about the same speed.
 //!
 //! A store that has restarted may have lost locks. It does not vote until the leases of these locks have ended, which is
-//! the `quarantine` of its servers. Stores that are not independent of each other do not vote ([`membership`]).
+//! the `quarantine` of its servers. After that, holds get its vote back ([`restored_votes`]). Stores that are not independent of each other do not vote ([`membership`]).
 
 mod claims;
 mod holds;
@@ -16,6 +16,7 @@ mod membership;
 mod relay;
 mod reports;
 mod residual_votes;
+mod restored_votes;
 mod round;
 mod tally;
 #[cfg(test)]

@@ -146,6 +146,11 @@ impl ResidualVotes {
         self.state().unanswered.contains_key(&owner)
     }
 
+    /// The same, while a task awaits the answer.
+    pub(super) fn is_claim_awaited(&self, owner: OwnerId) -> bool {
+        self.state().unanswered.get(&owner).is_some_and(|claim| claim.is_awaited)
+    }
+
     /// Notes whether a task awaits the answer to the claim of this owner.
     pub(super) fn set_claim_awaited(&self, owner: OwnerId, is_awaited: bool) {
         if let Some(claim) = self.state().unanswered.get_mut(&owner) {

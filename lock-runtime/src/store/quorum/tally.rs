@@ -173,7 +173,8 @@ pub(super) struct HoldTally<T> {
     stores: usize,
     /// The answers of the stores that still have the hold.
     pub(super) held: Vec<(usize, T)>,
-    gone: usize,
+    /// The stores that do not have the key.
+    pub(super) gone: Vec<usize>,
     taken: usize,
     /// The number of failures that are refusals which last.
     refused: usize,
@@ -207,13 +208,13 @@ pub(super) enum HoldDecision {
 impl<T> HoldTally<T> {
     pub(super) fn new(stores: usize) -> Self {
         let (held, failures) = (Vec::new(), Failures::default());
-        Self { stores, held, gone: 0, taken: 0, refused: 0, failures }
+        Self { stores, held, gone: Vec::new(), taken: 0, refused: 0, failures }
     }
 
     pub(super) fn add(&mut self, number: usize, vote: Result<HoldVote<T>, StoreError>) {
         match vote {
             Ok(HoldVote::Held(answer)) => self.held.push((number, answer)),
-            Ok(HoldVote::Gone) => self.gone += 1,
+            Ok(HoldVote::Gone) => self.gone.push(number),
             Ok(HoldVote::Taken) => self.taken += 1,
             Ok(HoldVote::Refused(cause)) => {
                 self.refused += 1;
@@ -229,7 +230,7 @@ impl<T> HoldTally<T> {
     }
 
     fn is_lost(&self) -> bool {
-        self.stores - (self.gone + self.taken) < self.enough()
+        self.stores - (self.gone.len() + self.taken) < self.enough()
     }
 
     /// Whether so many stores refuse the request that the others are no majority.
@@ -238,7 +239,7 @@ impl<T> HoldTally<T> {
     }
 
     fn answered(&self) -> usize {
-        self.held.len() + self.gone + self.taken
+        self.held.len() + self.gone.len() + self.taken
     }
 
     /// Whether a majority has given definite answers.
@@ -259,7 +260,7 @@ impl<T> HoldTally<T> {
             HoldDecision::Held
         } else if !self.is_lost() {
             HoldDecision::TooFewAnswers
-        } else if self.taken > self.gone {
+        } else if self.taken > self.gone.len() {
             HoldDecision::Taken
         } else {
             HoldDecision::Gone

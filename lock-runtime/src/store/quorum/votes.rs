@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use super::member::QuorumMember;
 use super::membership::Membership;
 use super::relay::WakeUpRelay;
+use super::restored_votes::VoteRestorer;
 use super::tally::left_of_majority;
 use crate::clock::BootInstant;
 use crate::maybe_ready::MaybeReady;
@@ -33,6 +34,7 @@ pub(super) struct QuorumStore {
     pub(super) membership: Arc<Membership>,
     /// The timeout of a request to one store.
     pub(super) server_timeout: Duration,
+    pub(super) restorer: VoteRestorer,
     /// The longest term of a lease so far, in nanoseconds.
     longest: AtomicU64,
     subscriptions: Arc<Subscriptions>,
@@ -47,8 +49,17 @@ impl QuorumStore {
         server_timeout: Duration,
     ) -> Arc<Self> {
         let (longest, subscriptions) = (AtomicU64::new(0), Subscriptions::relayed());
-        let wake_ups = OnceLock::new();
-        Arc::new(Self { members, membership, server_timeout, longest, subscriptions, wake_ups })
+        let (wake_ups, restorer) =
+            (OnceLock::new(), VoteRestorer::new(Arc::clone(&members), server_timeout));
+        Arc::new(Self {
+            members,
+            membership,
+            server_timeout,
+            restorer,
+            longest,
+            subscriptions,
+            wake_ups,
+        })
     }
 
     /// From now on, tasks of this runtime forward wake-ups.

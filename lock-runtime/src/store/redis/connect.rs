@@ -89,7 +89,7 @@ pub(super) struct OpenSocket {
     /// The task that renews credentials that end.
     stay_logged_in: Option<AbortHandle>,
     /// The task that discards the connection when another server has the keys.
-    replaced: Option<AbortHandle>,
+    replaced: AbortHandle,
     /// The permits for acquires.
     pub(super) acquires: InFlightLimit,
     /// The permits for the requests of lock holders.
@@ -109,7 +109,8 @@ impl OpenSocket {
 
 impl Drop for OpenSocket {
     fn drop(&mut self) {
-        for task in [&self.replaced, &self.stay_logged_in].into_iter().flatten() {
+        self.replaced.abort();
+        if let Some(task) = &self.stay_logged_in {
             task.abort();
         }
     }
@@ -274,12 +275,9 @@ impl Connector {
             let task = login.stay_logged_in(commands.clone(), valid_for, shown, discard);
             tokio::spawn(task).abort_handle()
         });
-        let replaced = self.topology.may_change().then(|| {
-            let (connector, topology) = (Arc::downgrade(self), Arc::clone(&self.topology));
-            let task =
-                discard_if_replaced(connector, topology, (number, generation), driver.handle());
-            tokio::spawn(task).abort_handle()
-        });
+        let (connector, topology) = (Arc::downgrade(self), Arc::clone(&self.topology));
+        let task = discard_if_replaced(connector, topology, (number, generation), driver.handle());
+        let replaced = tokio::spawn(task).abort_handle();
         let (acquires, holders) = (InFlightLimit::new(), InFlightLimit::new());
         let socket = Arc::new(OpenSocket {
             server,

@@ -30,13 +30,15 @@ use super::in_flight::PERMITS;
 use super::measured::Measured;
 use super::outgoing::{self, Outgoing};
 use super::quarantine::{MarkedServer, Quarantine};
-use super::script::Script;
 use super::topology::Topology;
 use super::tracking::Listening;
 use crate::clock::BootInstant;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{SendTrace, StoreError};
 use crate::timeout::RequestTimeout;
+
+/// How long a server always has for the answer over a connection that was idle.
+const BRIEF: Duration = Duration::from_millis(250);
 
 /// A handle to the connection; cheap to clone.
 #[derive(Clone)]
@@ -130,7 +132,7 @@ impl Connection {
         self.exchange(outgoing, (options, BootInstant::now()), decode)
     }
 
-    fn outgoing<'c>(&self, command: &'c Cmd, class: RequestClass) -> Outgoing<'c> {
+    pub(super) fn outgoing<'c>(&self, command: &'c Cmd, class: RequestClass) -> Outgoing<'c> {
         match class {
             _ if self.asking => Outgoing::Asking(command),
             RequestClass::Tracked => Outgoing::Tracked(command),
@@ -174,7 +176,7 @@ impl Connection {
     }
 
     /// A request with a trace is measured from its sending, and another one from `began`.
-    async fn exchange<T>(
+    pub(super) async fn exchange<T>(
         &self,
         outgoing: Outgoing<'_>,
         (options, mut began): (&RequestOptions<'_>, BootInstant),
@@ -195,30 +197,42 @@ impl Connection {
             let checked = self.check_quarantine(quarantine, &request, (limits, options.measured));
             limits = Box::pin(checked).await?;
         }
+        // A router may have forgotten the connection. Some time is then left for another one.
+        let traffic = &request.socket.traffic;
+        let was_idle = matches!(options.class, RequestClass::Acquires)
+            && traffic.silence() >= self.response_timeout
+            && traffic.in_flight() <= 1;
         if let Some(trace) = options.trace {
             trace.sent(request.generation);
         }
         began = options.trace.and_then(SendTrace::sent_at).unwrap_or(began);
         // Without the limits, to keep this future small.
-        let RequestTimeout { answer: longest, total: mut left } = limits;
-        let (mut within, mut waited) = (longest.min(left), 0_u32);
+        let RequestTimeout { answer: mut longest, total: mut left } = limits;
+        if was_idle {
+            longest = longest.min(self.brief());
+        }
+        // A timeout that was cut short says nothing about the server.
+        let (mut waited, mut is_cut_short) = (0_u32, false);
         let answer = {
             let mut query = std::pin::pin!(outgoing.query(&mut request.commands));
             loop {
+                let within = longest.min(left);
+                left = left.saturating_sub(within);
+                waited = waited.saturating_add(short_milliseconds(within));
+                is_cut_short |=
+                    within < if was_idle { self.brief() } else { self.response_timeout };
                 let mut answer = timeout(within, query.as_mut()).await;
                 if answer.is_ok() {
                     break answer;
                 }
-                left = left.saturating_sub(within);
-                waited = waited.saturating_add(short_milliseconds(within));
                 if self.is_silent(&request.socket) {
                     // Answers may have arrived without being read yet: the machine was suspended,
                     // or the task that reads the socket is queued behind thousands of others.
                     let grace = (self.response_timeout / 10).min(left);
                     if !grace.is_zero() {
-                        answer = timeout(grace, query.as_mut()).await;
                         left = left.saturating_sub(grace);
                         waited = waited.saturating_add(short_milliseconds(grace));
+                        answer = timeout(grace, query.as_mut()).await;
                     }
                 }
                 // The server answers in order, so while other answers arrive, this one is still to come.
@@ -226,11 +240,10 @@ impl Connection {
                 if answer.is_ok() || !may_arrive || !Safeguard::TimeoutOnlyIfSilent.is_on() {
                     break answer;
                 }
-                within = longest.min(left);
             }
         };
-        // A timeout that was cut short says nothing about the server.
-        let tells = answer.is_ok() || within >= self.response_timeout;
+        let is_alone = request.socket.traffic.in_flight() <= 1;
+        let tells = answer.is_ok() || !is_cut_short && (!was_idle || is_alone);
         let answer = match answer {
             Ok(Ok(_)) if !self.connector.is_current(&request.socket) => {
                 let address = request.socket.server.shown();
@@ -258,6 +271,11 @@ impl Connection {
         answer
     }
 
+    /// How long an attempt waits for the answer over a connection that was idle.
+    fn brief(&self) -> Duration {
+        (self.response_timeout / 2).max(BRIEF).min(self.response_timeout)
+    }
+
     /// Fails while the server is in quarantine. Returns the remaining timeout.
     async fn check_quarantine(
         &self,
@@ -272,37 +290,6 @@ impl Connection {
         }
         checked?;
         Ok(RequestTimeout { answer, total: total.saturating_sub(started.elapsed()) })
-    }
-
-    /// Runs a script by its hash, or by its text if the server does not have it any more. `args`
-    /// adds the number of keys, the keys and the arguments.
-    pub(super) fn run<T>(
-        &self,
-        script: &Script,
-        args: impl Fn(&mut Cmd),
-        options: &RequestOptions<'_>,
-        decode: impl Fn(&Value) -> Result<T, Unexpected>,
-    ) -> impl Future<Output = Result<T, StoreError>> {
-        let began = BootInstant::now();
-        let mut command = script.by_hash();
-        args(&mut command);
-        // A block, because the future of an async function has room for its arguments twice.
-        async move {
-            let outgoing = self.outgoing(&command, options.class);
-            match self.exchange(outgoing, (options, began), &decode).await {
-                Err(StoreError::Refused(cause))
-                    if cause.starts_with(error::NO_SCRIPT) && Safeguard::ScriptFallback.is_on() => {
-                }
-                reply => return reply,
-            }
-            command = script.by_text();
-            args(&mut command);
-            let total = options.timeout.total.saturating_sub(BootInstant::now().since(began));
-            let timeout = RequestTimeout { total, ..options.timeout };
-            // Boxed, because it is rarely needed.
-            let options = RequestOptions { timeout, ..*options };
-            Box::pin(async move { self.send(&command, &options, decode).await }).await
-        }
     }
 
     /// A request that may be sent at once, if there is a connection and a permit.

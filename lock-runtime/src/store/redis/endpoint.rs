@@ -14,6 +14,8 @@ use crate::store::tls::Tls;
 #[derive(Clone)]
 pub(super) struct Access {
     login: Arc<Login>,
+    /// What connections are called.
+    name: Arc<str>,
     /// Set by the first successful login.
     has_worked: Arc<AtomicBool>,
     /// Whether the servers are nodes of a cluster.
@@ -23,10 +25,11 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// Without TLS.
-    pub(super) fn new(login: Login) -> Self {
+    /// Without TLS. Connections have this name.
+    pub(super) fn new(login: Login, name: &str) -> Self {
         Self {
             login: Arc::new(login),
+            name: name.into(),
             has_worked: Arc::default(),
             is_for_nodes: false,
             #[cfg(feature = "tls")]
@@ -99,6 +102,11 @@ impl Endpoint {
     /// Host and port, or the path of the socket.
     pub(super) fn shown(&self) -> &str {
         &self.shown
+    }
+
+    /// What connections are called.
+    pub(super) fn connection_name(&self) -> &str {
+        &self.access.name
     }
 
     /// How to log in.

@@ -27,6 +27,11 @@ pub(super) fn is_unknown_command(text: &str) -> bool {
     text.starts_with("ERR unknown command")
 }
 
+/// Whether the server does not have a command of a script.
+pub(super) fn is_unknown_in_script(text: &str) -> bool {
+    text.contains("Unknown") && text.contains("command called from")
+}
+
 /// An error, and whether its connection has to be discarded.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Classified {

@@ -11,7 +11,6 @@ use super::endpoint::Endpoint;
 use super::socket::Socket;
 use super::traffic::Traffic;
 use super::{error, probe};
-use crate::client_name::connection_name;
 use crate::store::contract::StoreError;
 
 /// A connection that has logged in.
@@ -64,7 +63,7 @@ async fn log_in_once(
         Ok((mut commands, driver)) => {
             endpoint.worked();
             let driver = Driver(tokio::spawn(driver).abort_handle());
-            introduce(&mut commands).await;
+            introduce(&mut commands, endpoint.connection_name()).await;
             Ok(LoggedIn { commands, driver, traffic, valid_for })
         }
         Err(error) => Err(login_failed(endpoint, &traffic, &error).await),
@@ -73,9 +72,9 @@ async fn log_in_once(
 
 /// Tells the server who has the connection, for `CLIENT LIST` and the like. The server may not have the
 /// commands, and the user may not run them.
-async fn introduce(commands: &mut MultiplexedConnection) {
+async fn introduce(commands: &mut MultiplexedConnection, name: &str) {
     let mut introduction = Pipeline::with_capacity(3);
-    introduction.cmd("CLIENT").arg("SETNAME").arg(connection_name());
+    introduction.cmd("CLIENT").arg("SETNAME").arg(name);
     for (name, value) in
         [("LIB-NAME", env!("CARGO_PKG_NAME")), ("LIB-VER", env!("CARGO_PKG_VERSION"))]
     {

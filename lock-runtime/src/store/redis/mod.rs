@@ -57,11 +57,13 @@ mod readiness;
 mod record_replies;
 mod releases;
 mod replicas;
+mod reply_size;
 mod request;
 mod route;
 #[cfg(feature = "admin")]
 mod scan;
 mod script;
+mod script_run;
 mod server_info;
 mod servers;
 mod shared;
@@ -333,7 +335,7 @@ impl Backend for RedisBackend {
         if shared.own.set(own).is_err() {
             return;
         }
-        shared.servers.watch(runtimes, reports);
+        shared.servers.watch(runtimes, reports, self.lease);
         let client = shared.id.clone();
         let poller = Poller::new(wake_ups.clone(), Arc::clone(&subscriptions), within, client);
         home.spawn(poller.run());

@@ -1,6 +1,7 @@
 //! Scripts, and the commands that run them. A script consists of one or more files: some are shared
 //! by all formats, others by the scripts of one format.
 
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use redis::{Cmd, Script as Hashed, cmd};
@@ -77,6 +78,12 @@ impl Script {
 
     pub(super) fn text(&self) -> &'static str {
         self.prepared().text
+    }
+
+    /// The commands that it calls, in lower case.
+    pub(super) fn commands(&self) -> BTreeSet<&'static str> {
+        let calls = self.text().split("call('").skip(1);
+        calls.filter_map(|call| call.split_once('\'')).map(|(name, _)| name).collect()
     }
 
     /// The command that runs the script by its hash, without keys and arguments.

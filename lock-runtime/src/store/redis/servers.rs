@@ -61,9 +61,14 @@ impl Servers {
     }
 
     /// Starts to watch for servers that take over keys. A report is sent when one has.
-    pub(super) fn watch(&self, runtimes: &BackgroundRuntimes, reports: HoldReports) {
+    pub(super) fn watch(
+        &self,
+        runtimes: &BackgroundRuntimes,
+        reports: HoldReports,
+        lease: Duration,
+    ) {
         match self {
-            Self::One(topology) => topology.watch(runtimes, reports),
+            Self::One(topology) => topology.watch(runtimes, reports, lease),
             Self::Cluster(cluster) => cluster.watch(runtimes, reports),
         }
     }

@@ -1,20 +1,17 @@
 //! A socket that batches its writes.
 //!
-//! With many requests in flight, the tasks whose requests have just been answered are about to send
-//! their next ones. Written separately, each of these is a system call, a packet, and a wake-up of
-//! the server.
+//! With many requests in flight, the tasks whose requests have just been answered are about to send their next ones. Written
+//! separately, each of these is a system call, a packet, and a wake-up of the server.
 //!
-//! * At low latency, Nagle's algorithm (RFC 896) batches the writes: data that is written while
-//!   other data is unacknowledged is sent after the acknowledgement. Client and server then work at
-//!   the same time. This costs up to a round trip, which is short.
-//! * At high latency, a write is instead delayed once, until all tasks that are ready have run, and
-//!   then includes what they have added. This has no measurable cost, but client and server work
-//!   alternately.
-//! * Over TLS, each write becomes a record, whose cost hardly depends on its length, and Nagle's
-//!   algorithm cannot join records. Writes are therefore delayed at low latency as well. So are those
-//!   to a cluster, because each of its nodes has only a part of the requests.
-//! * With few requests in flight, writes are not delayed. With very many, both methods together are
-//!   best.
+//! * At low latency, Nagle's algorithm (RFC 896) batches the writes: data that is written while other data is unacknowledged
+//!   is sent after the acknowledgement. Client and server then work at the same time. This costs up to a round trip, which is
+//!   short.
+//! * At high latency, a write is instead delayed once, until all tasks that are ready have run, and then includes what they
+//!   have added. This has no measurable cost, but client and server work alternately.
+//! * Over TLS, each write becomes a record, whose cost hardly depends on its length, and Nagle's algorithm cannot join
+//!   records. Writes are therefore delayed at low latency as well. So are those to a cluster, because each of its nodes has
+//!   only a part of the requests.
+//! * With few requests in flight, writes are not delayed. With very many, both methods together are best.
 //!
 //! The latency is measured with the first requests of a connection.
 
@@ -30,13 +27,13 @@ use tokio::net::{TcpStream, lookup_host};
 
 use super::endpoint::{Address, Endpoint};
 use super::error;
+use super::reply_size::ReplySize;
 #[cfg(feature = "tls")]
 use super::tls::{SecureSocket, TlsServer};
 use super::traffic::Traffic;
 use crate::store::contract::StoreError;
 
-/// The interval of TCP keep-alive probes. They prevent routers from dropping an idle connection,
-/// and detect a dead one before a request needs it.
+/// The interval of TCP keep-alive probes. They keep routers from dropping an idle connection, and detect a dead one early.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// The number of requests in flight from which writes are delayed: with fewer, no other write is likely to follow soon.
@@ -46,8 +43,7 @@ const MANY_WITH_NAGLE: usize = 128;
 
 /// A latency below this is low.
 const LOW_LATENCY: Duration = Duration::from_micros(250);
-/// The latency is high if it was not low this many times. A single answer may be late for any
-/// reason.
+/// The latency is high if it was not low this many times. A single answer may be late for any reason.
 const SAMPLES: u32 = 8;
 
 /// A connected socket.
@@ -55,6 +51,7 @@ const SAMPLES: u32 = 8;
 pub(super) struct Socket {
     transport: Transport,
     traffic: Arc<Traffic>,
+    reply_size: ReplySize,
     /// The current write has been delayed.
     delayed: bool,
     latency: Latency,
@@ -94,7 +91,8 @@ impl Socket {
         let latency = Latency::Unknown { written: None, samples: 0 };
         let is_delayed = transport.has_records() || endpoint.is_node();
         let many_at_low_latency = if is_delayed { MANY } else { MANY_WITH_NAGLE };
-        Ok(Self { transport, traffic, delayed: false, latency, many_at_low_latency })
+        let reply_size = ReplySize::default();
+        Ok(Self { transport, traffic, reply_size, delayed: false, latency, many_at_low_latency })
     }
 
     fn write_begins(&mut self) {
@@ -220,8 +218,10 @@ impl AsyncRead for Socket {
         let stream = self.get_mut();
         let before = buffer.filled().len();
         let read = of_socket!(stream, poll_read(cx, buffer));
-        if buffer.filled().len() > before {
+        let arrived = &buffer.filled()[before..];
+        if !arrived.is_empty() {
             stream.data_arrived();
+            stream.reply_size.add(arrived)?;
         }
         #[cfg(feature = "tls")]
         if let (Poll::Ready(Err(error)), Transport::Tls(tls)) = (&read, &stream.transport) {
@@ -305,7 +305,7 @@ mod tests {
 
     fn endpoint(port: u16) -> Endpoint {
         let login = Login::new(redis::RedisConnectionInfo::default(), None);
-        Endpoint::tcp("localhost", port, Access::new(login))
+        Endpoint::tcp("localhost", port, Access::new(login, "test"))
     }
 
     async fn pair(in_flight: usize) -> (Socket, TcpStream) {
@@ -400,7 +400,7 @@ mod tests {
     async fn writes_to_a_node_of_a_cluster_are_delayed_at_low_latency() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
-        let access = Access::new(Login::new(redis::RedisConnectionInfo::default(), None));
+        let access = Access::new(Login::new(redis::RedisConnectionInfo::default(), None), "test");
         for (access, many) in [(access.clone(), MANY_WITH_NAGLE), (access.for_nodes(), MANY)] {
             let endpoint = Endpoint::tcp("localhost", port, access);
             let socket = Socket::connect(&endpoint, Arc::default()).await.expect("loopback");

@@ -14,13 +14,17 @@ local function is_gone(channels, entry)
   return entry:byte(33) ~= 45 and not is_heard(channels .. entry:sub(33, 68))
 end
 
--- Lets the first claim in a queue whose client can be reached make an attempt.
+-- Lets the first claim in a queue whose client can be reached make an attempt. Returns the error if the message could not be sent.
 local function tell_first(queue, channels)
   local claims = redis.pcall('zrange', queue, 0, 99)
   for _, claim in ipairs(claims.err and {} or claims) do
     local message = claim:sub(1, 32) .. ' 0 0'
-    if claim:byte(33) == 45 or tell(channels .. claim:sub(33, 68), message) then
-      return
+    if claim:byte(33) == 45 then
+      return nil
+    end
+    local is_told, unsent = tell(channels .. claim:sub(33, 68), message)
+    if is_told then
+      return unsent
     end
   end
 end

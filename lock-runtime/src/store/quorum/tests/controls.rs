@@ -30,6 +30,16 @@ const CONTROLS: &[(&str, &str, &str)] = &[
         "a store still has the key",
     ),
     (
+        "holding::a_lock_that_a_majority_renews_gets_the_vote_back_of_a_store_that_lost_it",
+        "votes-are-restored",
+        "a vote is not restored",
+    ),
+    (
+        "holding::a_claim_for_a_lost_vote_that_is_late_leaves_nothing_after_the_release",
+        "residual-votes-are-freed",
+        "a store still has the key",
+    ),
+    (
         "holding::a_lock_that_a_majority_no_longer_has_is_lost_and_its_votes_expire",
         "majority-renews",
         "renewed by one of three",

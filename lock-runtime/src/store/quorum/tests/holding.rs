@@ -12,14 +12,76 @@ async fn held(quorum: &FaultyQuorum, by: &[usize]) -> OwnerId {
     owner
 }
 
+/// A store loses the lock.
+async fn lose(quorum: &FaultyQuorum, store: usize, owner: OwnerId) {
+    let lost = quorum.memory[store].release(release(owner), Lane::Caller).await;
+    assert_eq!(lost, Ok(Released::Freed { woken: 0 }));
+}
+
 #[tokio::test]
-async fn a_lock_is_renewed_by_a_majority_and_never_given_to_a_store_that_lost_it() {
+async fn a_lock_that_a_majority_renews_gets_the_vote_back_of_a_store_that_lost_it() {
     let quorum = FaultyQuorum::of(3);
     let owner = held(&quorum, &[0, 1, 2]).await;
-    let lost = quorum.memory[1].release(release(owner), Lane::Caller).await;
-    assert_eq!(lost, Ok(Released::Freed { woken: 0 }));
-    assert_eq!(quorum.renew(owner).await, Ok(Renewed::Extended));
-    assert_eq!(quorum.held_by(owner).await, [true, false, true]);
+    for store in [1, 0, 2] {
+        lose(&quorum, store, owner).await;
+        quorum.assert_restored(owner).await;
+    }
+    assert_eq!(quorum.release(owner).await, Ok(Released::Freed { woken: 0 }));
+    quorum.assert_freed(owner).await;
+}
+
+/// The claim of the call, and the first one that is to restore the vote, have no answer.
+#[tokio::test]
+async fn a_claim_without_an_answer_keeps_no_vote_from_being_restored() {
+    for fault in [Fault::Hang, Fault::LoseReply, Fault::Refuse] {
+        let quorum = FaultyQuorum::of(3);
+        quorum.next_claims(&[2], fault);
+        let owner = self::owner();
+        assert!(is_granted(&quorum.claim(owner).await));
+        sleep(server_timeout(LEASE) * 3 / 2).await;
+        let _ = quorum.memory[2].release(release(owner), Lane::Caller).await;
+        quorum.next_claims(&[2], fault);
+        quorum.assert_restored(owner).await;
+        assert_eq!(quorum.release(owner).await, Ok(Released::Freed { woken: 0 }));
+        sleep(server_timeout(LEASE)).await;
+        quorum.assert_freed(owner).await;
+    }
+}
+
+/// It would be a majority of votes that did not exist at the same time.
+#[tokio::test]
+async fn a_vote_that_is_restored_does_not_count_in_the_same_renewal() {
+    let quorum = FaultyQuorum::of(3);
+    let owner = held(&quorum, &[0, 1]).await;
+    lose(&quorum, 1, owner).await;
+    assert_eq!(quorum.renew(owner).await, Ok(Renewed::Gone));
+    // The others have answered.
+    sleep(server_timeout(LEASE)).await;
+    assert!(!quorum.held_by(owner).await[1], "restored although a majority has lost it");
+}
+
+#[tokio::test]
+async fn a_claim_for_a_lost_vote_that_is_late_leaves_nothing_after_the_release() {
+    let pause = server_timeout(LEASE) / 4;
+    for (fault, is_reconnected) in [
+        (Fault::Slow(pause), true),
+        (Fault::SentAgain(pause), false),
+        (Fault::SentLate(pause), false),
+        (Fault::HangAfter, false),
+        (Fault::LoseReply, false),
+    ] {
+        let quorum = FaultyQuorum::of(3);
+        let owner = held(&quorum, &[0, 1, 2]).await;
+        lose(&quorum, 1, owner).await;
+        if is_reconnected {
+            quorum.faulty[1].reconnect();
+        }
+        quorum.next_claims(&[1], fault);
+        assert_eq!(quorum.renew(owner).await, Ok(Renewed::Extended));
+        assert_eq!(quorum.release(owner).await, Ok(Released::Freed { woken: 0 }));
+        sleep(server_timeout(LEASE)).await;
+        quorum.assert_freed(owner).await;
+    }
 }
 
 #[tokio::test]

@@ -93,6 +93,16 @@ impl FaultyQuorum {
         held
     }
 
+    /// Renews a lock until its owner has it at all stores.
+    async fn assert_restored(&self, owner: OwnerId) {
+        let end = Instant::now() + LEASE / 2;
+        while self.held_by(owner).await != vec![true; self.memory.len()] {
+            assert!(Instant::now() < end, "a vote is not restored");
+            assert_eq!(self.renew(owner).await, Ok(Renewed::Extended));
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// Waits until nobody has the key at any store.
     async fn assert_freed(&self, owner: OwnerId) {
         // Before the lease ends.

@@ -27,8 +27,8 @@ local function release(i, owner, rest, time, queue)
     -- Another name, so that no renewal in flight extends the hold.
     redis.call('zadd', KEYS[i], score(own - ends(own) + now + time), 'kept:' .. owner)
     last_for(KEYS[i], time)
-    tell_first(queue, ARGV[1])
-    return {'KEPT', 0}
+    local unsent = tell_first(queue, ARGV[1])
+    return unsent and {'UNPUBLISHED', unsent} or {'KEPT', 0}
   end
   local writer_ended = end_leases(KEYS[i]) or own >= WRITER
   local admitted, unsent = settle(KEYS[i], queue, ARGV[1], writer_ended)

@@ -32,8 +32,8 @@ local function release(i, owner, rest, time, queue)
   if time > 0 then
     -- Another name, so that no renewal in flight extends the hold.
     give(KEYS[i], 'kept:' .. owner, count, limit, time)
-    tell_first(queue, ARGV[1])
-    return {'KEPT', 0}
+    local unsent = tell_first(queue, ARGV[1])
+    return unsent and {'UNPUBLISHED', unsent} or {'KEPT', 0}
   end
   end_leases(KEYS[i])
   local admitted, unsent = settle(KEYS[i], queue, ARGV[1])

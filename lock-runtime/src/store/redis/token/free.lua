@@ -17,6 +17,8 @@ if time <= 0 and redis.pcall('get', KEYS[1]) == ARGV[2] then
     redis.call('set', KEYS[1], owner, 'px', lease)
     return type(sent) == 'table' and {'UNPUBLISHED', sent.err} or 1
   end
+  -- Without its only claim, the queue had no expiry.
   redis.call('zadd', KEYS[2] or ARGV[5], first[2], first[1])
+  redis.call('pexpire', KEYS[2] or ARGV[5], 60000)
 end
 

@@ -12,12 +12,13 @@
 -- Replies (`decode::released`):
 --   n                   it is free, or given to the next claim (1) if there is one
 --   KEPT, n             it stays taken
---   UNPUBLISHED, error  it is given to the next claim, but the message could not be published
+--   UNPUBLISHED, error  it is given to the next claim, free or stays taken, but the message could not be
+--                       published
 --   GONE                the lock does not exist
 --   TAKEN               it has another owner, and was not changed
 -- The second result of the function is an error that leaves the outcome unknown.
 -- Lets the first claim in a queue whose client can be reached make an attempt after a pause. Returns
--- whether there is one.
+-- whether there is one, and the error if the message could not be sent.
 local function tell_first(queue, pause)
   for _ = 1, 1000 do
     local first = redis.pcall('zrange', queue, 0, 0)[1]
@@ -25,8 +26,12 @@ local function tell_first(queue, pause)
       return false
     end
     local message = first:sub(1, 32) .. ' 0 ' .. pause
-    if first:byte(33) == 45 or tell(ARGV[1] .. first:sub(33, 68), message) then
+    if first:byte(33) == 45 then
       return true
+    end
+    local is_told, unsent = tell(ARGV[1] .. first:sub(33, 68), message)
+    if is_told then
+      return true, unsent
     end
     redis.call('zrem', queue, first)
   end
@@ -48,15 +53,19 @@ local function release(i, owner, rest, time, queue)
   time = tonumber(time)
   if time > 0 then
     keep(i, owner, time)
-    tell_first(queue, 0)
-    return {'KEPT', 0}
+    local _, unsent = tell_first(queue, 0)
+    return unsent and {'UNPUBLISHED', unsent} or {'KEPT', 0}
   end
-  if time < 0 and tell_first(queue, -time) then
+  local is_told, unsent = false, nil
+  if time < 0 then
+    is_told, unsent = tell_first(queue, -time)
+  end
+  if is_told then
     redis.call('del', KEYS[i])
     local now = redis.call('time')
     local gap = 8e15 + 1000 * now[1] + math.floor(now[2] / 1000) - time
     redis.pcall('zadd', queue, string.format('%.0f', gap), 'gap')
-    return 1
+    return unsent and {'UNPUBLISHED', unsent} or 1
   end
   local next_owner, unpublished = transfer(KEYS[i], queue, ARGV[1])
   if next_owner then

@@ -88,9 +88,15 @@ impl Topology {
     }
 
     /// Starts to watch for other servers that take over the keys. A report is sent when one has.
-    pub(super) fn watch(&self, runtimes: &BackgroundRuntimes, reports: HoldReports) {
+    pub(super) fn watch(
+        &self,
+        runtimes: &BackgroundRuntimes,
+        reports: HoldReports,
+        lease: Duration,
+    ) {
         match &self.kind {
-            TopologyKind::Single(_) | TopologyKind::Node(_) => {}
+            TopologyKind::Single(single) => single.watch(runtimes, reports, lease),
+            TopologyKind::Node(_) => {}
             TopologyKind::Sentinel(master) => master.watch(runtimes, reports),
         }
     }
@@ -121,7 +127,7 @@ impl Topology {
     /// Whether the server with this number still has the keys, as far as the client knows.
     pub(super) fn is_current(&self, number: u64) -> bool {
         match &self.kind {
-            TopologyKind::Single(_) => true,
+            TopologyKind::Single(single) => single.is_current(number),
             TopologyKind::Sentinel(master) => master.is_current(number),
             TopologyKind::Node(node) => node.is_current(),
         }
@@ -132,18 +138,10 @@ impl Topology {
         matches!(&self.kind, TopologyKind::Node(node) if !node.is_current())
     }
 
-    /// Whether another server may take over the keys.
-    pub(super) fn may_change(&self) -> bool {
-        match &self.kind {
-            TopologyKind::Single(_) => false,
-            TopologyKind::Sentinel(_) | TopologyKind::Node(_) => true,
-        }
-    }
-
     /// Resolves when the server with this number no longer has the keys.
     pub(super) async fn replaced(&self, number: u64) {
         match &self.kind {
-            TopologyKind::Single(_) => std::future::pending().await,
+            TopologyKind::Single(single) => single.replaced(number).await,
             TopologyKind::Sentinel(master) => master.replaced(number).await,
             TopologyKind::Node(node) => node.replaced().await,
         }

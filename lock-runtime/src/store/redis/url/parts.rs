@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
 
 use super::scheme::Scheme;
+use crate::client_name::connection_name;
 use crate::error::LockError;
 use crate::store::redis::endpoint::Access;
 use crate::store::redis::login::Login;
@@ -108,7 +109,7 @@ pub(super) fn access(
         return Err(LockError::Config { option: "credentials", problem });
     }
     let login = Login::new(for_locks(login.clone()), settings.credentials.clone());
-    let access = Access::new(login);
+    let access = Access::new(login, &connection_name(settings.told.as_ref()));
     if scheme.has_tls() {
         with_tls(access, settings, options)
     } else {

@@ -249,7 +249,7 @@ mod tests {
     use crate::store::redis::login::Login;
 
     fn endpoint(address: &NodeAddress) -> Endpoint {
-        let access = Access::new(Login::new(RedisConnectionInfo::default(), None));
+        let access = Access::new(Login::new(RedisConnectionInfo::default(), None), "test");
         Endpoint::tcp(&address.host, address.port, access)
     }
 

@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn learned_sentinels_are_forgotten_when_they_are_silent_and_seeds_are_not() {
-        let access = Access::new(Login::new(RedisConnectionInfo::default(), None));
+        let access = Access::new(Login::new(RedisConnectionInfo::default(), None), "test");
         let seeds = [("127.0.0.1", 1), ("localhost", 2)];
         let seeds = seeds.map(|(host, port)| Endpoint::tcp(host, port, access.clone()));
         let known = KnownSentinels::new(seeds.into(), access);
