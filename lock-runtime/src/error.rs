@@ -46,7 +46,7 @@ pub enum LockError {
     /// keys to wait for, it may be one second old for each ten thousand keys.
     ///
     /// If another client holds the lock, the store is then asked who that is. This takes at most as long as the
-    /// wait, but at least 250 ms, and at most one response timeout. After a wait of zero, it is not asked.
+    /// wait, but at least 250 ms, and at most one response timeout. For `try_acquire`, it is not asked.
     ///
     /// There is one brief exception. While the client's first request for a key is in flight, or a
     /// request that releases the client's own lock or renews it for the next call, other calls for

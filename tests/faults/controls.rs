@@ -124,9 +124,9 @@ lock_tests::controls! {
     quorum_without_clock_refusals_are_final: "topologies::quorum::restarts::a_token_that_the_clocks_of_most_servers_refuse_is_an_error_at_once"
         without "clock-refusals-are-final" seeing "the request was repeated";
     quorum_without_longest_quarantine: "topologies::quorum::restarts::a_client_with_a_shorter_quarantine_waits_for_the_longest_one"
-        without "longest-quarantine" seeing "there are two holders";
+        without "longest-quarantine+moved-servers-are-noticed" seeing "there are two holders";
     quorum_without_quarantine_by_own_clock: "topologies::quorum::restarts::a_quarantine_does_not_end_early_when_the_clock_of_its_server_is_set_forward"
-        without "quarantine-by-own-clock" seeing "there are two holders";
+        without "quarantine-by-own-clock+moved-servers-are-noticed" seeing "there are two holders";
     quorum_without_voters_are_distinct: "topologies::quorum::bad_input::servers_that_are_not_independent_are_refused"
         without "voters-are-distinct" seeing "LockClient";
     quorum_without_voters_have_one_version: "topologies::quorum::bad_input::servers_of_different_versions_are_refused"
@@ -253,7 +253,7 @@ lock_tests::controls! {
     server_without_fence_above_clock: "server::a_server_restart_without_persistence_ends_the_hold" without "fence-above-clock" seeing "1 after 1";
     server_without_moved_servers_are_noticed: "server::a_lock_of_a_server_to_which_the_address_no_longer_leads_is_lost"
         without "moved-servers-are-noticed" seeing "there are two holders";
-    server_without_renewal_retry: "server::a_hold_survives_a_server_restart_with_persistence" without "renewal-retry" seeing "reason: RenewalFailed";
+    server_without_renewal_retry: "server::a_hold_survives_a_server_restart_with_persistence" without "renewal-retry+moved-servers-are-noticed" seeing "reason: RenewalFailed";
     server_without_check_before_poll: "server::an_unreachable_server_ends_the_hold_at_its_deadline"
         without "check-before-poll" seeing "at its deadline";
     server_without_unknown_is_not_held: "server::an_unreachable_server_ends_the_hold_at_its_deadline"

@@ -122,8 +122,10 @@ impl PendingCall {
             Entered::Permit(permit) => self.try_acquire(permit, None, (0, false), here, make),
             Entered::Closed => error(LockError::ShutDown),
             Entered::Offered(offer, number) => self.begin(offer, None, number, here, make),
-            // The store was not asked, so this call cannot tell that it does not answer.
-            Entered::Busy(KeyStatus::Acquiring(_)) => {
+            // This call has not asked the store. It tells that the store does not answer only if another one waits for long.
+            Entered::Busy(KeyStatus::Acquiring(since))
+                if BootInstant::now().since(since) < self.engine.config().response_timeout / 2 =>
+            {
                 error(self.error(KeyStatus::Acquiring(BootInstant::now())))
             }
             Entered::Busy(status) => error(self.error(status)),

@@ -133,7 +133,13 @@ impl<H: HandedOff> LocalQueues<H> {
             return Entered::Offered(self.taken(&key, queue, offer), number);
         }
         if once {
-            let status = queue.status.clone();
+            let status = match queue.status {
+                // The release is for those who wait.
+                KeyStatus::Releasing(since) if queue.waiters.awake > 0 => {
+                    KeyStatus::Acquiring(since)
+                }
+                ref status => status.clone(),
+            };
             if queue.holder.is_some() && !std::mem::replace(&mut queue.asked, true) {
                 self.watch_holder(&mut state, &key);
             }

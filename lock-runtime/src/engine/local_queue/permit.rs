@@ -89,11 +89,11 @@ impl<H: HandedOff> Permit<H> {
         }
     }
 
-    /// The lock has no holder, and it is not known yet whether the key is free. The status stays that of a store that cannot
-    /// be reached.
+    /// The lock has no holder, and it is not known yet whether the key is free. What the store has said about another holder
+    /// stays, and why it cannot be reached.
     pub(crate) fn set_releasing(&self) {
         if let Some(queue) = self.queues.lock().by_key.get_mut(&self.key)
-            && !matches!(queue.status, KeyStatus::Unreachable(_))
+            && !matches!(queue.status, KeyStatus::Unreachable(_) | KeyStatus::HeldElsewhere(..))
         {
             queue.status = KeyStatus::Releasing(BootInstant::now());
         }

@@ -41,8 +41,9 @@ use crate::store::custom::{
 use crate::store::per_runtime::PerRuntime;
 use crate::store::store_error::StoreError;
 
-/// For how long those who mark a key as wanted may lock its row.
-const MARKING: Duration = Duration::from_millis(20);
+/// The pause before a renewal of a row that others have locked, such as to mark it as wanted, and how often it is repeated.
+const LOCKED_PAUSE: Duration = Duration::from_millis(20);
+const LOCKED_REPEATS: usize = 10;
 
 /// The SQL that creates the table `distributed_locks`, and what belongs to it. It can be run again.
 pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
@@ -282,10 +283,13 @@ impl Store for PostgresStore {
 
     async fn renew(&self, leases: &[LeaseRequest<'_>]) -> Vec<Result<RenewOutcome, StoreError>> {
         let mut outcomes = self.renew_unlocked(leases).await;
-        let locked: Vec<usize> =
-            (0..leases.len()).filter(|&lease| matches!(outcomes[lease], Ok(None))).collect();
-        if !locked.is_empty() {
-            sleep(MARKING).await;
+        for _ in 0..LOCKED_REPEATS {
+            let locked: Vec<usize> =
+                (0..leases.len()).filter(|&lease| matches!(outcomes[lease], Ok(None))).collect();
+            if locked.is_empty() {
+                break;
+            }
+            sleep(LOCKED_PAUSE).await;
             let again: Vec<_> = locked.iter().map(|&lease| leases[lease]).collect();
             for (lease, outcome) in locked.into_iter().zip(self.renew_unlocked(&again).await) {
                 outcomes[lease] = outcome;

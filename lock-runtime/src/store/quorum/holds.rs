@@ -21,7 +21,7 @@ use super::member::{OwnedClaim, QuorumMember};
 use super::residual_votes::{ResidualTicket, ResidualVote};
 use super::round::{VoteRound, within};
 use super::tally::{HoldDecision, HoldTally, HoldVote};
-use super::votes::QuorumStore;
+use super::votes::{QuorumStore, SHORTEST_LEASE};
 use crate::clock::BootInstant;
 use crate::replicas::RequiredReplicas;
 use crate::safeguard::Safeguard;
@@ -97,7 +97,8 @@ impl QuorumStore {
         let mut answers = Vec::with_capacity(tallies.len());
         for (index, (renewal, tally)) in owned.iter().zip(tallies).enumerate() {
             let decision = tally.decision();
-            if decision == HoldDecision::Held {
+            // A fixed lease that is only verified has a term that would be over at once.
+            if decision == HoldDecision::Held && renewal.term >= SHORTEST_LEASE {
                 confirming.confirmed(index, renewal.claim(), tally.gone);
             }
             if matches!(decision, HoldDecision::Gone | HoldDecision::Taken) {

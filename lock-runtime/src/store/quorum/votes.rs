@@ -26,7 +26,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::timeout::{LONGEST_DELAY, RequestTimeout};
 
 /// The shortest lease of a lock, as for clients. A shorter one would often end before a majority has answered.
-const SHORTEST_LEASE: Duration = Duration::from_millis(100);
+pub(super) const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 
 /// Exclusive locks that a majority of stores has to grant.
 pub(super) struct QuorumStore {

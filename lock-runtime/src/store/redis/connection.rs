@@ -273,7 +273,7 @@ impl Connection {
 
     /// How long an attempt waits for the answer over a connection that was idle.
     fn brief(&self) -> Duration {
-        (self.response_timeout / 2).max(BRIEF).min(self.response_timeout)
+        (self.response_timeout / 2).max(BRIEF).min(self.response_timeout * 3 / 5)
     }
 
     /// Fails while the server is in quarantine. Returns the remaining timeout.

@@ -24,6 +24,9 @@ if ARGV[3] or redis.call('exists', unpack(KEYS)) > 0 then
   end
 end
 for i = 1, locks do
-  redis.call('set', KEYS[i], ARGV[1], 'px', ARGV[2])
+  -- A late attempt must not shorten a lease that has been extended since. Whatever the key holds here is the owner's.
+  if redis.call('pttl', KEYS[i]) < tonumber(ARGV[2]) then
+    redis.call('set', KEYS[i], ARGV[1], 'px', ARGV[2])
+  end
 end
 return 'GRANTED'

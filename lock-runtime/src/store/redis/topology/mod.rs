@@ -109,7 +109,7 @@ impl Topology {
         new_socket: &(dyn Fn() -> NewSocket + Sync),
     ) -> Result<Opened, StoreError> {
         match &self.kind {
-            TopologyKind::Single(single) => single.open(new_socket()).await,
+            TopologyKind::Single(single) => single.open(new_socket).await,
             TopologyKind::Sentinel(master) => master.open(new_socket).await,
             TopologyKind::Node(node) => node.open(new_socket()).await,
         }

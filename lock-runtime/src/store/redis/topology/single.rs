@@ -17,6 +17,7 @@ use tracing::Level;
 
 use super::opened::{NewSocket, Opened};
 use crate::backoff::jittered;
+use crate::clock::BootInstant;
 use crate::events;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{BackgroundRuntimes, StoreError};
@@ -27,6 +28,10 @@ use crate::store::redis::handshake::log_in;
 /// The pause between two looks at the address, in leases, and its bounds.
 const LEASES_PER_LOOK: u32 = 2;
 const PAUSES: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
+
+/// The shortest time between two changes. An address that leads to several servers in turn would otherwise make connections
+/// without a pause.
+const SETTLED_AFTER: Duration = Duration::from_secs(1);
 
 /// How long a look may take.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -52,6 +57,19 @@ struct NumberedServer {
     number: u64,
     /// `None` as long as no server has told it.
     id: Option<String>,
+    /// When it came into use instead of another one.
+    since: Option<BootInstant>,
+}
+
+/// What a new connection has found.
+#[derive(Debug, PartialEq, Eq)]
+enum FoundServer {
+    /// The server with this number is in use.
+    InUse(u64),
+    /// There was a change since the connection began, so it may lead to the earlier server.
+    Outdated,
+    /// Another server than the one that has just come into use.
+    TooSoon,
 }
 
 impl SingleServer {
@@ -68,7 +86,7 @@ impl SingleServer {
     }
 
     pub(super) fn is_current(&self, number: u64) -> bool {
-        self.current.number.load(Ordering::Acquire) == number
+        self.current.number() == number
     }
 
     pub(super) async fn replaced(&self, number: u64) {
@@ -77,12 +95,26 @@ impl SingleServer {
         let _ = server.wait_for(|server| server.number != number).await;
     }
 
-    pub(super) async fn open(&self, socket: NewSocket) -> Result<Opened, StoreError> {
-        let mut login = log_in(&self.server, &socket.config).await?;
-        let id = run_id(&mut login.commands).await;
-        let number = self.current.found(id, self.shown());
-        let (server, generation) = (Arc::clone(&self.server), socket.generation);
-        Ok(Opened { server, number, generation, login })
+    pub(super) async fn open(
+        &self,
+        new_socket: &(dyn Fn() -> NewSocket + Sync),
+    ) -> Result<Opened, StoreError> {
+        loop {
+            let (before, NewSocket { generation, config }) = (self.current.number(), new_socket());
+            let mut login = log_in(&self.server, &config).await?;
+            let id = run_id(&mut login.commands).await;
+            match self.current.found(id, (before, BootInstant::now()), self.shown()) {
+                FoundServer::InUse(number) => {
+                    let server = Arc::clone(&self.server);
+                    return Ok(Opened { server, number, generation, login });
+                }
+                FoundServer::Outdated => {}
+                FoundServer::TooSoon => {
+                    let cause = "the address leads to another server than a moment ago";
+                    return Err(StoreError::Refused(cause.to_owned()));
+                }
+            }
+        }
     }
 
     pub(super) fn watch(
@@ -102,18 +134,36 @@ impl SingleServer {
 }
 
 impl CurrentServer {
-    /// A new connection leads to the server with this id; `None` if the server does not tell it. Returns its number.
-    fn found(&self, id: Option<String>, address: &str) -> u64 {
+    fn number(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
+    }
+
+    /// A new connection leads to the server with this id; `None` if the server does not tell it. The connection began when the
+    /// server with the number `before` was in use, and has logged in `now`.
+    fn found(
+        &self,
+        id: Option<String>,
+        (before, now): (u64, BootInstant),
+        address: &str,
+    ) -> FoundServer {
         let id = id.filter(|_| Safeguard::MovedServersAreNoticed.is_on());
-        let (mut number, mut is_other) = (0, false);
-        self.server.send_if_modified(|server| {
-            if id.is_some() {
-                let earlier = std::mem::replace(&mut server.id, id);
-                is_other = earlier.is_some() && earlier != server.id;
+        let mut found = FoundServer::Outdated;
+        let is_other = self.server.send_if_modified(|server| {
+            if server.number != before {
+                return false;
             }
-            server.number += u64::from(is_other);
-            number = server.number;
-            self.number.store(number, Ordering::Release);
+            let is_other = id.is_some() && server.id.is_some() && id != server.id;
+            if is_other && server.since.is_some_and(|since| now.since(since) < SETTLED_AFTER) {
+                found = FoundServer::TooSoon;
+                return false;
+            }
+            if is_other {
+                server.since = Some(now);
+                server.number += 1;
+                self.number.store(server.number, Ordering::Release);
+            }
+            server.id = id.or(server.id.take());
+            found = FoundServer::InUse(server.number);
             is_other
         });
         if is_other {
@@ -128,7 +178,7 @@ impl CurrentServer {
                 reports.send(HoldReport::Moved);
             }
         }
-        number
+        found
     }
 }
 
@@ -137,14 +187,16 @@ async fn look_again(server: Arc<Endpoint>, current: Weak<CurrentServer>, lease: 
     let pause = (lease * LEASES_PER_LOOK).clamp(PAUSES.0, PAUSES.1);
     loop {
         sleep(jittered(pause)).await;
-        let config = AsyncConnectionConfig::new();
+        let Some(before) = current.upgrade().map(|current| current.number()) else { return };
+        // The look has a timeout of its own.
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let look = async {
             let mut login = log_in(&server, &config).await.ok()?;
             run_id(&mut login.commands).await
         };
         let id = timeout(LOOK_TIMEOUT, look).await.ok().flatten();
         let Some(current) = current.upgrade() else { return };
-        current.found(id, server.shown());
+        current.found(id, (before, BootInstant::now()), server.shown());
     }
 }
 
@@ -170,10 +222,26 @@ mod tests {
             count.fetch_add(1, Ordering::Relaxed);
         });
         assert!(current.reports.set(reports).is_ok());
-        let found = |id: Option<&str>| current.found(id.map(str::to_owned), "localhost:6379");
-        assert_eq!([found(None), found(Some("a")), found(Some("a")), found(None)], [0; 4]);
-        assert_eq!([found(Some("b")), found(None), found(Some("b"))], [1; 3]);
-        assert_eq!(moved.load(Ordering::Relaxed), 1);
-        assert_eq!(found(Some("a")), 2, "it has come back, and may lack locks of the other one");
+        let at = |seconds| BootInstant::from_nanos(1).after(Duration::from_secs_f64(seconds));
+        for (before, id, seconds, expected) in [
+            (0, None, 0.0, FoundServer::InUse(0)),
+            (0, Some("a"), 0.0, FoundServer::InUse(0)),
+            (0, Some("a"), 0.0, FoundServer::InUse(0)),
+            (0, None, 0.0, FoundServer::InUse(0)),
+            (0, Some("b"), 5.0, FoundServer::InUse(1)),
+            (1, None, 5.0, FoundServer::InUse(1)),
+            (1, Some("b"), 5.0, FoundServer::InUse(1)),
+            // The connection began before the change.
+            (0, Some("a"), 9.0, FoundServer::Outdated),
+            // The address leads to several servers in turn.
+            (1, Some("a"), 5.5, FoundServer::TooSoon),
+            // The server has come back, and may lack locks.
+            (1, Some("a"), 6.0, FoundServer::InUse(2)),
+        ] {
+            let id = id.map(str::to_owned);
+            let found = current.found(id.clone(), (before, at(seconds)), "localhost:6379");
+            assert_eq!(found, expected, "{id:?} at {seconds}");
+        }
+        assert_eq!(moved.load(Ordering::Relaxed), 2);
     }
 }
