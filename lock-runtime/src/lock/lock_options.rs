@@ -103,7 +103,7 @@ impl Lock {
     ///
     /// A grant that is not acknowledged within half a response timeout does not count, and the call
     /// tries again. Meanwhile, the key is taken. When the call's wait is over, the grant is undone,
-    /// and the call returns [`LockError::Unavailable`], which says what was missing. A renewal that
+    /// and the call returns [`LockError::Unavailable`](crate::LockError::Unavailable), which says what was missing. A renewal that
     /// is not acknowledged counts as failed, and is retried until the deadline of the lock. Costs a
     /// round trip to the slowest of these replicas, which all locks that are acquired or renewed at
     /// the same time share. Releases are not acknowledged.
@@ -135,7 +135,7 @@ impl Lock {
     /// Sets whether [`run`](Self::run) waits for the release of the lock, which takes one of its two
     /// round trips. The client's mode by default, which is [`ReleaseMode::Awaited`] unless
     /// configured. A guard from [`acquire`](Self::acquire) is released by its own
-    /// [`release`](LockGuard::release), which waits, or by being dropped, which does not.
+    /// [`release`](crate::LockGuard::release), which waits, or by being dropped, which does not.
     ///
     /// With [`ReleaseMode::Background`], the lock may still be taken for a moment when the call
     /// returns. Use it for calls whose duration matters, if nothing after the call relies on the
@@ -208,7 +208,7 @@ impl Lock {
     /// nothing is handed over inside a process, and one check a second for each hundred calls. The
     /// lock does not [linger](Self::linger).
     ///
-    /// A wire format other than [`WireFormat::Token`] is a [`LockError::Config`] of the call.
+    /// A wire format other than [`WireFormat::Token`] is a [`LockError::Config`](crate::LockError::Config) of the call.
     ///
     /// # Example
     ///

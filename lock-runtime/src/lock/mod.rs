@@ -144,7 +144,7 @@ impl Lock {
         async move { lock.hold().await.map_err(|error| *error) }
     }
 
-    /// Makes one attempt, which takes at most about one response timeout (see [`Wait::For`]).
+    /// Makes one attempt, which takes at most about one response timeout (see [`Wait::For`](crate::Wait::For)).
     /// Returns `None` if the lock has another holder. A free lock costs one round trip. A busy lock
     /// costs at most two, and none if another task of this process holds it.
     ///
