@@ -50,8 +50,8 @@ pub enum LockError {
     ///
     /// There is one brief exception. While the client's first request for a key is in flight, or a
     /// request that releases the client's own lock or renews it for the next call, other calls for
-    /// the key get `Busy` if their wait ends within a quarter of a response timeout. After that,
-    /// they get [`Unavailable`](Self::Unavailable).
+    /// the key get `Busy` if their wait ends within a quarter of a response timeout, or within half of one after a wait of
+    /// zero. After that, they get [`Unavailable`](Self::Unavailable).
     #[error("lock {key:?} is busy: waited {}; {holder}", Seconds(*waited))]
     #[non_exhaustive]
     Busy {

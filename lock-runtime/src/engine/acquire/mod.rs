@@ -156,13 +156,12 @@ impl PendingCall {
             // Readers are also woken when there is a hold to join.
             Poll::Pending => joined().map_or(Poll::Pending, |hold| Poll::Ready(Err(hold))),
         });
-        let taken = if self.request.timeout.is_single_attempt() {
+        let mut patience = self.request.timeout;
+        if patience.is_single_attempt() {
             // Until the answer to a release.
-            let patience = self.engine.config().response_timeout / 2;
-            Timeout::new(Wait::For(patience)).limit(turn).await
-        } else {
-            self.request.timeout.limit(turn).await
-        };
+            patience = Timeout::new(Wait::For(self.engine.config().response_timeout / 2));
+        }
+        let taken = patience.limit(turn).await;
         let status = || waiter.status();
         match taken {
             Some(Err(hold)) => Ok(Turn::Joined(hold)),

@@ -37,7 +37,7 @@ use crate::safeguard::Safeguard;
 use crate::store::contract::{SendTrace, StoreError};
 use crate::timeout::RequestTimeout;
 
-/// How long a server always has for the answer over a connection that was idle.
+/// How long a server has at least for the answer over a connection that was idle, unless the response timeout is short.
 const BRIEF: Duration = Duration::from_millis(250);
 
 /// A handle to the connection; cheap to clone.
