@@ -18,6 +18,9 @@ use crate::{span, wording};
 /// The time between two readings with two questions each: a client answers ten questions in a second.
 const BETWEEN_READINGS: Duration = Duration::from_millis(200);
 
+/// How many namespaces are shown.
+const MOST_NAMESPACES: usize = 10;
+
 /// How long to wait for answers.
 #[derive(Debug, Args)]
 pub(crate) struct AskOptions {
@@ -92,6 +95,28 @@ impl AskingClient {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Says which namespaces are in use if no client uses that of the command, which has found nothing. Nothing depends on it,
+    /// so its errors are ignored.
+    pub(crate) async fn tell_namespaces(&self, messages: Messages) {
+        let own = self.admin.namespace();
+        let Ok(Some(used)) = self.admin.namespaces().await else { return };
+        if used.is_empty() || used.iter().any(|used| used == own) {
+            return;
+        }
+        let shown = |namespace: &String| match &**namespace {
+            "" => "\"\" (no namespace)".to_owned(),
+            namespace => format!("{namespace:?}"),
+        };
+        let more = used.len().saturating_sub(MOST_NAMESPACES);
+        let used: Vec<String> = used.iter().take(MOST_NAMESPACES).map(shown).collect();
+        let which = match own {
+            "" => "is without a namespace".to_owned(),
+            namespace => format!("uses the namespace {namespace:?}"),
+        };
+        let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+        messages.warning(format!("no client {which}; in use: {}{more}", used.join(", ")));
     }
 
     /// The key as the commands of `lockctl` expect it.

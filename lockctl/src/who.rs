@@ -143,6 +143,9 @@ pub(crate) async fn run(
             );
             return Err(Failure::new(Code::Usage, text));
         }
+        if !shown.held {
+            asking.tell_namespaces(messages).await;
+        }
         is_held.set(shown.held);
         Ok(shown)
     };

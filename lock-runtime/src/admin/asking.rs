@@ -29,6 +29,19 @@ impl AskSession {
         Self { asker, number: 0, limit: AnswerLimit::new() }
     }
 
+    /// The namespaces of all clients of the store, sorted; `None` if the store does not tell them.
+    pub(super) async fn namespaces(&self) -> Result<Option<Vec<String>>, LockError> {
+        let started = BootInstant::now();
+        let found = self.asker.namespaces().await;
+        let waited = BootInstant::now().since(started);
+        let mut found = found.map_err(|error| error.without_key(waited))?;
+        if let Some(namespaces) = &mut found {
+            namespaces.sort_unstable();
+            namespaces.dedup();
+        }
+        Ok(found)
+    }
+
     /// Asks all clients. Returns the pages of each answer that has arrived within this time.
     ///
     /// Cancel safe: pages that come later do not count for the next question.

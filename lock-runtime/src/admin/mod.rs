@@ -120,6 +120,37 @@ impl LockAdmin {
         &self.connected.namespace
     }
 
+    /// The namespaces of all clients of the store that say [who they are](crate::Identity), sorted; an empty text is that of
+    /// clients without a namespace. For an operator who has found nothing in a namespace. The names are what the store tells,
+    /// so they may have any characters.
+    ///
+    /// `None` with a Redis Cluster, and without the permission for `PUBSUB CHANNELS`.
+    ///
+    /// Costs a round trip.
+    ///
+    /// # Errors
+    ///
+    /// See [`LockAdmin`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::admin::LockAdmin;
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::builder().url("memory:").namespace("shop").connect().await?;
+    /// let found = LockAdmin::new(&client).namespaces().await?;
+    /// assert_eq!(found, Some(vec!["shop".to_owned()]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn namespaces(&self) -> Result<Option<Vec<String>>, LockError> {
+        let mut session = self.session.lock().await;
+        self.opened(&mut session)?.namespaces().await
+    }
+
     /// Whether clients can be asked. Those of a quorum, of etcd, of PostgreSQL and of custom stores cannot: the methods that
     /// ask them return [`LockError::Config`], and those that read the store work.
     ///
@@ -418,21 +449,28 @@ impl LockAdmin {
         Ok(self.ask(kind).await?.map(read))
     }
 
-    /// Asks all clients. Returns the pages of each answer.
-    async fn ask(&self, kind: QuestionKind) -> Result<ClientAnswers<Vec<AnswerPage>>, LockError> {
+    /// The session, which begins with the first question.
+    fn opened<'s>(
+        &self,
+        session: &'s mut Option<AskSession>,
+    ) -> Result<&'s mut AskSession, LockError> {
         runtime::checked()?;
         self.connected.engine.check_open(None)?;
+        Ok(match session {
+            Some(session) => session,
+            none => none.insert(AskSession::new(self.connected.asker()?)),
+        })
+    }
+
+    /// Asks all clients. Returns the pages of each answer.
+    async fn ask(&self, kind: QuestionKind) -> Result<ClientAnswers<Vec<AnswerPage>>, LockError> {
         let (shortest, longest) = TIMEOUTS;
         if !(shortest..=longest).contains(&self.answer_timeout) {
             let problem = format!("{:?} is not from 10 ms to 60 s", self.answer_timeout);
             return Err(LockError::Config { option: "answer_timeout", problem });
         }
         let mut session = self.session.lock().await;
-        let session = match &mut *session {
-            Some(session) => session,
-            none => none.insert(AskSession::new(self.connected.asker()?)),
-        };
-        session.ask(kind, self.answer_timeout).await
+        self.opened(&mut session)?.ask(kind, self.answer_timeout).await
     }
 }
 

@@ -27,6 +27,11 @@ pub(crate) trait Asker: Send + Sync {
         question: &'a Question,
     ) -> MaybeReady<'a, Result<SentQuestion, StoreError>>;
 
+    /// The namespaces of all clients of the store that can be asked, in no order; `None` if the store does not tell them.
+    fn namespaces(&self) -> MaybeReady<'_, Result<Option<Vec<String>>, StoreError>> {
+        MaybeReady::ready(Ok(None))
+    }
+
     /// How often answers may have been lost so far, because the connection was lost.
     fn interruptions(&self) -> u64;
 

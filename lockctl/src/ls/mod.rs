@@ -99,6 +99,9 @@ pub(crate) async fn run(
             let unanswered = answered.unanswered;
             (answered.into_locks(), unanswered)
         };
+        if rows.is_empty() {
+            asking.tell_namespaces(messages).await;
+        }
         for row in &mut rows {
             row.key = asking.short_key(&row.key);
         }

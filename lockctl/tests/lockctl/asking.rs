@@ -99,7 +99,8 @@ async fn a_namespace_is_not_part_of_the_keys() {
     let _job = holder(&server, &["--namespace", "shop"], "job");
     let found = json(&server, &["ls", "--namespace", "shop"]);
     assert_eq!(found["locks"][0]["key"], "job");
-    let none = json(&server, &["ls"]);
+    let none: Value =
+        serde_json::from_str(&outcome(&server.url(), &["ls", "-o", "json"]).output).expect("JSON");
     assert_eq!(none["locks"].as_array().map(Vec::len), Some(0));
 }
 
@@ -245,8 +246,16 @@ fn a_key_with_its_namespace_is_understood() {
 fn what_is_not_found_says_where_to_look() {
     let server = RedisServer::start();
     let _job = holder(&server, &["--namespace", "shop"], "order:7");
-    let empty = answered(&server.url(), &["ls"]).output;
-    assert!(empty.contains("No locks") && empty.contains("--namespace"), "{empty}");
+    let told = "no client is without a namespace; in use: \"shop\"";
+    let mut empty = outcome(&server.url(), &["ls"]);
+    wait_until("the holder listens", || {
+        empty = outcome(&server.url(), &["ls"]);
+        empty.errors.contains(told)
+    });
+    assert!(empty.output.contains("No locks") && empty.output.contains("--namespace"), "{empty:?}");
+    let elsewhere = outcome(&server.url(), &["who", "--namespace", "shpo", "order:7"]);
+    let told = "no client uses the namespace \"shpo\"; in use: \"shop\"";
+    assert!(elsewhere.errors.contains(told), "{elsewhere:?}");
     let none = answered(&server.url(), &["ls", "--namespace", "shop", "x*"]).output;
     assert_eq!(none, "No locks match.\n");
     let pattern = outcome(&server.url(), &["who", "--namespace", "shop", "order:*"]);
@@ -254,7 +263,7 @@ fn what_is_not_found_says_where_to_look() {
     let code =
         |key| outcome(&server.url(), &["who", "--namespace", "shop", "--exit-code", key]).code;
     assert_eq!((code("order:7"), code("order:8")), (Some(0), Some(1)));
-    let free = answered(&server.url(), &["who", "order:8"]).output;
+    let free = answered(&server.url(), &["who", "--namespace", "shop", "order:8"]).output;
     assert_eq!(rows(&free)[2], ["waiting", "nobody"]);
 }
 

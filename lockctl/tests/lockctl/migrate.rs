@@ -6,7 +6,8 @@ use crate::support::outcome;
 
 #[test]
 fn migrate_creates_the_table_once_and_leaves_other_tables_alone() {
-    let server = DatabaseServer::postgres();
+    // Another test may create the table in a server that is shared.
+    let server = DatabaseServer::postgres_alone(&[], &[]);
     let run = |database: &str, words: &[&str]| outcome(&server.url(database), words);
     let created = run("postgres", &["migrate"]);
     assert_eq!(created.code, Some(0), "{created:?}");

@@ -70,6 +70,13 @@ impl Asker for MemoryAsker {
         MaybeReady::ready(Ok(SentQuestion { receivers, interruptions: 0 }))
     }
 
+    fn namespaces(&self) -> StoreAnswer<'_, Option<Vec<String>>> {
+        let clients = lock(&self.clients).clients.clone();
+        let clients = clients.into_iter().filter_map(|(_, client)| client.upgrade());
+        let found = clients.map(|client| client.namespace().to_owned()).collect();
+        MaybeReady::ready(Ok(Some(found)))
+    }
+
     fn interruptions(&self) -> u64 {
         0
     }

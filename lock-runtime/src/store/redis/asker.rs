@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::questions::{channel, publish};
+use super::questions::{channel, namespaces, publish};
 use super::shared::Shared;
 use crate::maybe_ready::MaybeReady;
 use crate::questions::ANSWERS;
@@ -71,6 +71,13 @@ impl Asker for RedisAsker {
 
     fn ask<'a>(&'a self, question: &'a Question) -> StoreAnswer<'a, SentQuestion> {
         MaybeReady::pending(self.send(question))
+    }
+
+    fn namespaces(&self) -> StoreAnswer<'_, Option<Vec<String>>> {
+        MaybeReady::pending(async {
+            let route = self.shared.route(Lane::Caller)?;
+            namespaces(&route, self.shared.response_timeout).await
+        })
     }
 
     fn interruptions(&self) -> u64 {

@@ -206,6 +206,36 @@ pub(super) async fn publish(
     Ok(is_counted.then_some(receivers))
 }
 
+/// The namespaces of the clients that listen. `None` in a cluster, whose nodes know their own subscribers only, and without the
+/// permission.
+pub(super) async fn namespaces(
+    route: &Route,
+    within: Duration,
+) -> Result<Option<Vec<String>>, StoreError> {
+    if route.is_cluster() {
+        return Ok(None);
+    }
+    let mut channels = cmd("PUBSUB");
+    channels.arg("CHANNELS").arg(format!("{QUESTIONS}*"));
+    let options = RequestOptions::new(RequestClass::Unlimited, RequestTimeout::of(within));
+    match route.send(QUESTIONS, &channels, &options, namespaces_of).await {
+        Ok(found) => Ok(Some(found)),
+        Err(StoreError::Denied(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Decodes the channels of questions. Anybody may subscribe to a channel, with any name.
+fn namespaces_of(reply: &Value) -> Result<Vec<String>, Unexpected> {
+    let channels: Vec<Vec<u8>> =
+        redis::from_redis_value_ref(reply).map_err(|_| Unexpected::new(reply))?;
+    let namespace = |channel: Vec<u8>| {
+        let channel = String::from_utf8(channel).ok()?;
+        Some(channel.strip_prefix(QUESTIONS)?.to_owned())
+    };
+    Ok(channels.into_iter().filter_map(namespace).collect())
+}
+
 /// Decodes a number of clients.
 fn count(reply: &Value) -> Result<usize, Unexpected> {
     match reply {
@@ -222,5 +252,14 @@ mod tests {
     fn a_number_of_clients_is_decoded() {
         assert_eq!(count(&Value::Int(3)).ok(), Some(3));
         assert!(count(&Value::Int(-1)).is_err() && count(&Value::Nil).is_err());
+    }
+
+    #[test]
+    fn namespaces_are_decoded() {
+        let channel = |name: &[u8]| Value::BulkString(name.to_vec());
+        let channels = [b"lock_ask:shop".as_slice(), b"lock_ask:", b"news", b"lock_ask:\xff"];
+        let found = namespaces_of(&Value::Array(channels.map(channel).to_vec()));
+        assert_eq!(found.ok(), Some(vec!["shop".to_owned(), String::new()]));
+        assert!(namespaces_of(&Value::Int(1)).is_err());
     }
 }
