@@ -225,7 +225,9 @@ on_every_store! {
         let site = site(&pair.one, "threads");
         let granted = site.acquisitions(Outcome::Granted);
         assert_eq!(granted + site.acquisitions(Outcome::HandedOver), 200);
-        assert_eq!((site.held, site.waiting, site.hold.count()), (0, 0, 200));
+        assert_eq!((site.held, site.waiting), (0, 0));
+        // A call that is not polled in time gives its hold back, and gets another one later.
+        assert!((200..250).contains(&site.hold.count()), "{}", site.hold.count());
     }
 }
 
