@@ -64,7 +64,7 @@ on_every_store! {
     async fn attempts_of_many_threads_find_the_lock_busy_or_free(pair: Pair) {
         for _ in 0..5 {
             let client = pair.one.clone();
-            let attempts = std::thread::spawn(move || attempts_of_many_threads(client));
+            let attempts = std::thread::spawn(move || attempts_of_many_threads(&client));
             let outcomes = tokio::task::spawn_blocking(|| attempts.join()).await.expect("no panic");
             match outcomes.expect("no panic").into_iter().sum::<Result<usize, _>>() {
                 Ok(grants) => return assert!(grants > 0),
@@ -265,7 +265,7 @@ async fn futures_poll<F: Future + Unpin>(mut future: F) -> Option<F::Output> {
 }
 
 /// Makes single attempts for half a lease, in eight tasks of two threads. Returns the number of grants of each task.
-fn attempts_of_many_threads(client: LockClient) -> Vec<Result<usize, LockError>> {
+fn attempts_of_many_threads(client: &LockClient) -> Vec<Result<usize, LockError>> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.worker_threads(2).enable_all().build().expect("a runtime").block_on(async {
         let until = Instant::now() + LEASE / 2;
