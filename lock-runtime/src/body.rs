@@ -326,7 +326,7 @@ pub(crate) async fn run_unlocked<F: Future>(
 }
 
 pub(crate) fn run_before() -> LockError {
-    LockError::Config { option: "body", problem: "the body has already run".into() }
+    LockError::config("body", "the body has already run")
 }
 
 /// The guard of a running body.

@@ -205,10 +205,10 @@ impl LockClient {
         let started = tokio::time::Instant::now();
         match self.connected.shut_down(SHUTDOWN_GRACE).await {
             (0, _) => Ok(()),
-            (open, held) => Err(LockError::Unavailable {
-                key: None,
-                waited: started.elapsed(),
-                cause: match held {
+            (open, held) => Err(LockError::unavailable(
+                None,
+                started.elapsed(),
+                match held {
                     Some(key) => format!(
                         "{open} locks were not released in time for the shutdown, such as {key:?}, which was still held after the grace: \
                          drop all guards, and let bodies end, before the shutdown; the locks end with their leases at \
@@ -219,7 +219,7 @@ impl LockClient {
                          leases at the latest"
                     ),
                 },
-            }),
+            )),
         }
     }
 

@@ -210,22 +210,20 @@ impl Connected {
             check_shortest(lease, store.capabilities().shortest_lease)?;
         }
         if !terms.min_hold.is_zero() && !store.capabilities().keeps_after_release {
-            let problem = "this store cannot keep a key after its release".into();
-            return Err(LockError::Config { option: "min_hold", problem });
+            let problem = "this store cannot keep a key after its release";
+            return Err(LockError::config("min_hold", problem));
         }
         if !terms.acknowledged_by.is_none() && !store.capabilities().acknowledges {
             let problem = format!(
                 "{} has no replicas that acknowledge locks; remove `acknowledged_by`",
                 store.shown()
             );
-            return Err(LockError::Config { option: "acknowledged_by", problem });
+            return Err(LockError::config("acknowledged_by", problem));
         }
         if !terms.min_hold.is_zero() && options.mode == Some(LockMode::Read) {
-            let problem =
-                "readers do not exclude each other, so a minimum hold would keep no other \
-                           reader out; remove `min_hold`, or be a writer"
-                    .into();
-            return Err(LockError::Config { option: "min_hold", problem });
+            let problem = "readers do not exclude each other, so a minimum hold would keep no other \
+                           reader out; remove `min_hold`, or be a writer";
+            return Err(LockError::config("min_hold", problem));
         }
         if !matches!(layout, Layout::Wire(_)) && format != WireFormat::Token {
             let locks = if options.permits.is_some() { "semaphores" } else { "read-write locks" };
@@ -233,29 +231,29 @@ impl Connected {
                 "{locks} have a layout of their own, and are not shared with the clients of the \
                  format {format:?}; use `Token`"
             );
-            return Err(LockError::Config { option: "wire_format", problem });
+            return Err(LockError::config("wire_format", problem));
         }
         if options.permits.is_some() && options.mode.is_some() {
-            let problem = "a semaphore has neither readers nor writers; remove `mode`".into();
-            return Err(LockError::Config { option: "mode", problem });
+            let problem = "a semaphore has neither readers nor writers; remove `mode`";
+            return Err(LockError::config("mode", problem));
         }
         if options.permits.is_some() && options.fair.unwrap_or_default() {
-            let problem = "permits are granted in the order of processes; remove `fair`".into();
-            return Err(LockError::Config { option: "fair", problem });
+            let problem = "permits are granted in the order of processes; remove `fair`";
+            return Err(LockError::config("fair", problem));
         }
         if options.mode.is_some() && options.fair.unwrap_or_default() {
-            let problem = "readers and writers take turns; remove `fair`".into();
-            return Err(LockError::Config { option: "fair", problem });
+            let problem = "readers and writers take turns; remove `fair`";
+            return Err(LockError::config("fair", problem));
         }
         if options.fair.unwrap_or_default() && format != WireFormat::Token {
             let problem = format!("locks in the format {format:?} have no queue; use `Token`");
-            return Err(LockError::Config { option: "fair", problem });
+            return Err(LockError::config("fair", problem));
         }
         // Runs of a period are fair by themselves, and such a store says that it has none.
         let is_fair = options.fair.unwrap_or_default() && options.every.is_none();
         if is_fair && !store.capabilities().queues {
             let problem = format!("{} has no queues; remove `fair`", store.shown());
-            return Err(LockError::Config { option: "fair", problem });
+            return Err(LockError::config("fair", problem));
         }
         Ok((wait, terms, store))
     }

@@ -232,6 +232,49 @@ impl LockError {
     }
 }
 
+/// The variants, each with its fields in their order.
+impl LockError {
+    pub(crate) fn busy(key: impl Into<String>, waited: Duration, holder: Holder) -> Self {
+        Self::Busy { key: key.into(), waited, holder }
+    }
+
+    pub(crate) fn unavailable(
+        key: Option<String>,
+        waited: Duration,
+        cause: impl Into<String>,
+    ) -> Self {
+        Self::Unavailable { key, waited, cause: cause.into() }
+    }
+
+    pub(crate) fn lost(key: impl Into<String>, reason: LostReason, held_for: Duration) -> Self {
+        Self::Lost { key: key.into(), reason, held_for }
+    }
+
+    pub(crate) fn invalid_key(key: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self::InvalidKey { key: key.into(), problem: problem.into() }
+    }
+
+    pub(crate) fn wrong_format(
+        key: impl Into<String>,
+        expected: &'static str,
+        found: impl Into<String>,
+    ) -> Self {
+        Self::WrongFormat { key: key.into(), expected, found: found.into() }
+    }
+
+    pub(crate) fn would_deadlock(key: impl Into<String>) -> Self {
+        Self::WouldDeadlock { key: key.into() }
+    }
+
+    pub(crate) fn denied(cause: impl Into<String>) -> Self {
+        Self::Denied { cause: cause.into() }
+    }
+
+    pub(crate) fn config(option: &'static str, problem: impl Into<String>) -> Self {
+        Self::Config { option, problem: problem.into() }
+    }
+}
+
 /// The wire format whose locks are values of this kind, for the message.
 fn as_of(value: &str) -> &'static str {
     [

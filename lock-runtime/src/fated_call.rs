@@ -42,11 +42,8 @@ async fn fated(
     (fate, key): (CallFate, String),
     timeout: &Timeout,
 ) -> Result<(), LockError> {
-    let unavailable = |key, cause: &str| LockError::Unavailable {
-        key: Some(key),
-        waited: timeout.elapsed(),
-        cause: cause.to_owned(),
-    };
+    let unavailable =
+        |key, cause: &str| LockError::unavailable(Some(key), timeout.elapsed(), cause);
     let longest = client.engine.config().response_timeout;
     match fate {
         CallFate::Busy(time) => {
@@ -56,7 +53,7 @@ async fn fated(
                 // As if the holder had just renewed it.
                 let left = left.min(client.defaults.lease);
                 let holder = Holder::with_left(HolderKind::Elsewhere, left);
-                return Err(LockError::Busy { key, waited: timeout.elapsed(), holder });
+                return Err(LockError::busy(key, timeout.elapsed(), holder));
             }
         }
         CallFate::Unavailable(cause) => {

@@ -174,7 +174,7 @@ impl LockGuard {
         if self.hold.is_renewed() {
             let problem =
                 "the lock is renewed until it is released; only a fixed lease is extended";
-            return Err(LockError::Config { option: "lease", problem: problem.into() });
+            return Err(LockError::config("lease", problem));
         }
         if let Some(loss) = self.hold.loss() {
             return Err(loss);

@@ -133,7 +133,7 @@ mod tests {
 
     fn busy(key: &str) -> LockError {
         let holder = Holder::new(HolderKind::Elsewhere);
-        LockError::Busy { key: key.to_owned(), waited: WITHIN, holder }
+        LockError::busy(key.to_owned(), WITHIN, holder)
     }
 
     fn name(error: &LockError) -> Option<&str> {

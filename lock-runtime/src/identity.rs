@@ -81,7 +81,7 @@ impl Identity {
                 }
                 _ => continue,
             };
-            return Err(LockError::Config { option: "identity", problem });
+            return Err(LockError::config("identity", problem));
         }
         Ok(())
     }
@@ -124,7 +124,7 @@ mod tests {
             (service("shop", &long), "the version has 254 bytes; the limit is 253"),
             (service("", "1"), "the service is empty"),
         ] {
-            let expected = LockError::Config { option: "identity", problem: problem.to_owned() };
+            let expected = LockError::config("identity", problem);
             assert_eq!(identity.check(), Err(expected));
         }
         for good in [Identity::none(), Identity::of_process(), service(&long[1..], "1 <b>")] {

@@ -98,7 +98,7 @@ fn invalid(key: &str, problem: String) -> LockError {
         end -= 1;
     }
     let cut = if end < key.len() { "…" } else { "" };
-    LockError::InvalidKey { key: format!("{}{cut}", &key[..end]), problem }
+    LockError::invalid_key(format!("{}{cut}", &key[..end]), problem)
 }
 
 /// A key for [`LockClient::lock`](crate::LockClient::lock): any text, or the result of

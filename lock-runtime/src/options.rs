@@ -132,13 +132,13 @@ impl LockOptions {
         }
         if self.lease.is_some() && self.max_hold.is_some() {
             let problem = "a fixed lease already limits the hold; set either `lease` or `max_hold`";
-            return Err(LockError::Config { option: "max_hold", problem: problem.into() });
+            return Err(LockError::config("max_hold", problem));
         }
         let max_hold =
             if self.lease.is_some() { None } else { self.max_hold.or(defaults.max_hold) };
         if max_hold.is_some_and(|max_hold| min_hold > max_hold) {
             let problem = format!("{min_hold:?} is longer than `max_hold`");
-            return Err(LockError::Config { option: "min_hold", problem });
+            return Err(LockError::config("min_hold", problem));
         }
         let acknowledged_by =
             self.acknowledged_by.map_or(Ok(defaults.acknowledged_by), Replicas::required)?;
@@ -194,7 +194,7 @@ impl LockOptions {
         } else {
             return Ok(());
         };
-        Err(LockError::Config { option: "linger", problem })
+        Err(LockError::config("linger", problem))
     }
 }
 
@@ -212,7 +212,7 @@ pub(crate) fn check_quarantine(
          two holders after a restart or a failover; use a longer `quarantine` (that of a quorum is the client's \
          lease and two seconds, unless it is set)"
     );
-    Err(LockError::Config { option, problem })
+    Err(LockError::config(option, problem))
 }
 
 /// Fails if the fixed `lease` of a lock is shorter than its store allows.
@@ -223,7 +223,7 @@ pub(crate) fn check_shortest(lease: Duration, shortest: Duration) -> Result<(), 
     let problem = format!(
         "{lease:?} is shorter than {shortest:?}, the shortest lease of a lock in this store"
     );
-    Err(LockError::Config { option: "lease", problem })
+    Err(LockError::config("lease", problem))
 }
 
 /// Checks a duration that has the bounds of a lease.
@@ -232,5 +232,5 @@ pub(crate) fn check_span(option: &'static str, span: Duration) -> Result<(), Loc
         return Ok(());
     }
     let problem = format!("{span:?} is not in the range {SHORTEST_LEASE:?} to {LONGEST_LEASE:?}");
-    Err(LockError::Config { option, problem })
+    Err(LockError::config(option, problem))
 }

@@ -312,7 +312,7 @@ async fn acquire_and_begin(
     if guard.is_reentrant() {
         let problem = "the enclosing body already holds this lock; call the function outside of \
                        it, or in a spawned task";
-        return Err(LockError::Config { option: "every", problem: problem.into() });
+        return Err(LockError::config("every", problem));
     }
     // Even with a shorter wait, the store has the time for one answer.
     let least = client.engine.config().response_timeout;
@@ -338,7 +338,7 @@ async fn acquire_and_begin(
                 tracing::debug!(key, %error, "the lock of a run that did not start was not released");
             }
             let holder = Holder::with_left(HolderKind::NextPeriod, left);
-            Err(LockError::Busy { key, waited, holder })
+            Err(LockError::busy(key, waited, holder))
         }
         // The start may have been recorded all the same.
         Err(error @ (LockError::Unavailable { .. } | LockError::Lost { .. })) => {
@@ -355,7 +355,7 @@ fn check(every: Duration) -> Result<(), LockError> {
         return Ok(());
     }
     let problem = format!("{every:?} is not in the range {SHORTEST:?} to {LONGEST:?}");
-    Err(LockError::Config { option: "every", problem })
+    Err(LockError::config("every", problem))
 }
 
 /// The last run of periodic work.

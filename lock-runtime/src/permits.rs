@@ -63,7 +63,7 @@ impl Permits {
         } else {
             return Ok(self);
         };
-        Err(LockError::Config { option: "permits", problem })
+        Err(LockError::config("permits", problem))
     }
 }
 

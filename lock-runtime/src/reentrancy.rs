@@ -306,18 +306,18 @@ pub(crate) fn enclosing(
     frame.report_branches();
     let granted_by = hold.lease().store();
     if !is_same(granted_by, store) {
-        return Err(LockError::WrongFormat {
-            key: key.to_owned(),
-            expected: store.layout(),
-            found: format!("{} that the enclosing body has locked", granted_by.layout()),
-        });
+        return Err(LockError::wrong_format(
+            key.to_owned(),
+            store.layout(),
+            format!("{} that the enclosing body has locked", granted_by.layout()),
+        ));
     }
     if hold.join(mode) {
         return Ok(Some(LockGuard::new(Arc::clone(engine), hold, AcquiredBy::Reentry)));
     }
     if hold.is_valid(BootInstant::now()) && Safeguard::NestedWritersFail.is_on() {
         // Only the mode does not fit.
-        return Err(LockError::WouldDeadlock { key: key.to_owned() });
+        return Err(LockError::would_deadlock(key));
     }
     // The hold has ended. If it was released, the running code is a future that was moved out of
     // the body. Such a future shares nothing.

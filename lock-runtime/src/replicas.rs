@@ -43,10 +43,10 @@ impl Replicas {
     /// The requirement, checked.
     pub(crate) fn required(self) -> Result<RequiredReplicas, LockError> {
         match self {
-            Self::AtLeast(at_least) if at_least > MOST => Err(LockError::Config {
-                option: "acknowledged_by",
-                problem: format!("{at_least} replicas are more than {MOST}"),
-            }),
+            Self::AtLeast(at_least) if at_least > MOST => Err(LockError::config(
+                "acknowledged_by",
+                format!("{at_least} replicas are more than {MOST}"),
+            )),
             Self::AtLeast(at_least) => Ok(RequiredReplicas { at_least, all: false }),
             Self::All => Ok(RequiredReplicas { at_least: 1, all: true }),
         }

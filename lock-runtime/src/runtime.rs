@@ -32,9 +32,11 @@ pub(crate) fn here() -> Result<Handle, &'static str> {
 
 /// The current runtime, or an error for the caller.
 pub(crate) fn checked() -> Result<Handle, LockError> {
-    here().map_err(|problem| LockError::Config {
-        option: "runtime",
-        problem: format!("locks must be awaited inside a tokio runtime, but {problem}"),
+    here().map_err(|problem| {
+        LockError::config(
+            "runtime",
+            format!("locks must be awaited inside a tokio runtime, but {problem}"),
+        )
     })
 }
 

@@ -58,13 +58,13 @@ impl Wait {
 
     pub(crate) fn check(self) -> Result<Self, LockError> {
         match self {
-            Self::For(limit) if limit > LONGEST_WAIT => Err(LockError::Config {
-                option: "wait",
-                problem: format!(
+            Self::For(limit) if limit > LONGEST_WAIT => Err(LockError::config(
+                "wait",
+                format!(
                     "{limit:?} is longer than {LONGEST_WAIT:?}; use `Wait::Forever` to wait \
                      without a limit"
                 ),
-            }),
+            )),
             _ => Ok(self),
         }
     }

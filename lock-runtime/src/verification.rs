@@ -54,8 +54,8 @@ impl LockGuard {
     ) -> Result<(), LockError> {
         let locked = self.hold().lease().locked();
         let Some(owner) = locked.store.name_in_postgres(locked.owner) else {
-            let problem = "the lock is not in PostgreSQL, so no transaction can verify it".into();
-            return Err(LockError::Config { option: "url", problem });
+            let problem = "the lock is not in PostgreSQL, so no transaction can verify it";
+            return Err(LockError::config("url", problem));
         };
         if let Some(lost) = self.hold().loss() {
             return Err(lost);
@@ -68,11 +68,11 @@ impl LockGuard {
             Ok(SeenLock::Gone) => LostReason::Gone,
             Ok(SeenLock::Taken) => LostReason::Taken,
             Err(failure) => {
-                return Err(LockError::Unavailable {
-                    key: Some(locked.key.to_string()),
-                    waited: BootInstant::now().since(began),
-                    cause: failure.to_string(),
-                });
+                return Err(LockError::unavailable(
+                    Some(locked.key.to_string()),
+                    BootInstant::now().since(began),
+                    failure.to_string(),
+                ));
             }
         };
         Err(self.hold().lease().lost_to(reason))

@@ -78,8 +78,8 @@ impl AskSession {
         // It is not known which clients have answered in vain.
         let some = pages.into_answers(None);
         if some.answers.is_empty() {
-            let cause = "the connection was lost while answers were awaited".to_owned();
-            return Err(LockError::Unavailable { key: None, waited: waited(), cause });
+            let cause = "the connection was lost while answers were awaited";
+            return Err(LockError::unavailable(None, waited(), cause));
         }
         Ok(some)
     }

@@ -467,7 +467,7 @@ impl LockAdmin {
         let (shortest, longest) = TIMEOUTS;
         if !(shortest..=longest).contains(&self.answer_timeout) {
             let problem = format!("{:?} is not from 10 ms to 60 s", self.answer_timeout);
-            return Err(LockError::Config { option: "answer_timeout", problem });
+            return Err(LockError::config("answer_timeout", problem));
         }
         let mut session = self.session.lock().await;
         self.opened(&mut session)?.ask(kind, self.answer_timeout).await

@@ -31,7 +31,7 @@ impl LockClientBuilder {
         if let Some(max_keys) = self.max_keys {
             if !(1..=MOST_KEYS).contains(&max_keys) {
                 let problem = format!("{max_keys} is not in the range 1 to {MOST_KEYS}");
-                return Err(LockError::Config { option: "max_keys", problem });
+                return Err(LockError::config("max_keys", problem));
             }
             defaults.max_keys = max_keys;
         }
@@ -39,7 +39,7 @@ impl LockClientBuilder {
         if !(SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease) {
             let problem =
                 format!("{lease:?} is not in the range {SHORTEST_LEASE:?} to {LONGEST_LEASE:?}");
-            return Err(LockError::Config { option: "lease", problem });
+            return Err(LockError::config("lease", problem));
         }
         if let Some(max_hold) = defaults.max_hold {
             check_span("max_hold", max_hold)?;
@@ -56,7 +56,7 @@ impl LockClientBuilder {
                 "the time {time:?} is longer than {LONGEST_TENURE:?}; other processes would have \
                  to wait for that long"
             );
-            return Err(LockError::Config { option: "handoff_limit", problem });
+            return Err(LockError::config("handoff_limit", problem));
         }
         for (option, threshold) in [("slow_wait", self.slow.wait), ("slow_hold", self.slow.hold)] {
             threshold.map_or(Ok(()), |threshold| check_span(option, threshold))?;
@@ -82,7 +82,7 @@ impl LockClientBuilder {
         } else {
             return Ok(());
         };
-        Err(LockError::Config { option: "namespace", problem })
+        Err(LockError::config("namespace", problem))
     }
 }
 

@@ -376,7 +376,7 @@ impl LockClientBuilder {
             runtime::checked()?;
         }
         if clock::is_paused() {
-            return Err(LockError::Config { option: "runtime", problem: PAUSED.into() });
+            return Err(LockError::config("runtime", PAUSED));
         }
         let settings = Settings {
             lease: defaults.lease,

@@ -148,7 +148,7 @@ impl LockClientBuilder {
                 "a quorum has locks in the format `Token`, which Redlock has in other languages as well, and none in \
                  {format:?}"
             );
-            return Err(LockError::Config { option: "wire_format", problem });
+            return Err(LockError::config("wire_format", problem));
         }
         // A lease that is too long is an error of its own.
         let lease = self.options.lease.unwrap_or(DEFAULT_LEASE).min(LONGEST_LEASE);
@@ -162,7 +162,7 @@ impl LockClientBuilder {
                            earlier master may still vote for clients that it is cut off with, so set the longest lease, \
                            two seconds, and the longest time for which that lasts (`min-replicas-max-lag`, \
                            `cluster-node-timeout`)";
-            return Err(LockError::Config { option: "quarantine", problem: problem.to_owned() });
+            return Err(LockError::config("quarantine", problem));
         }
         let quarantine = *self.quarantine.get_or_insert(lease + lease / 100 + QUARANTINE_MARGIN);
         // The first call on new servers waits for their quarantine.

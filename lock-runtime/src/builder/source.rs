@@ -35,8 +35,8 @@ impl LockClientBuilder {
         #[cfg(feature = "store")]
         if let Some(store) = self.store.take() {
             if url.is_some() || quorum.is_some() {
-                let problem = "both a store and URLs were given; remove one of them".into();
-                return Err(LockError::Config { option: "store", problem });
+                let problem = "both a store and URLs were given; remove one of them";
+                return Err(LockError::config("store", problem));
             }
             return Ok(StoreSource::Custom(store));
         }
@@ -44,12 +44,12 @@ impl LockClientBuilder {
             (Some(url), None) => StoreAddress::Url(url),
             (None, Some(urls)) => StoreAddress::Quorum(urls),
             (Some(_), Some(_)) => {
-                let problem = "a URL was given as well; choose one".into();
-                return Err(LockError::Config { option: "quorum", problem });
+                let problem = "a URL was given as well; choose one";
+                return Err(LockError::config("quorum", problem));
             }
             (None, None) => {
-                let problem = "no URL was given; use `memory:` to run without a server".into();
-                return Err(LockError::Config { option: "url", problem });
+                let problem = "no URL was given; use `memory:` to run without a server";
+                return Err(LockError::config("url", problem));
             }
         };
         if address.is_quorum() {
@@ -86,8 +86,8 @@ impl LockClientBuilder {
             _ if self.store.is_some() => "store",
             _ => return Ok(()),
         };
-        let problem = "this store connects before its first request; use `connect`".into();
-        Err(LockError::Config { option, problem })
+        let problem = "this store connects before its first request; use `connect`";
+        Err(LockError::config(option, problem))
     }
 
     /// Keeps the locks in a custom store, instead of one that a URL names: see [`store`](crate::store).

@@ -53,9 +53,9 @@ pub(super) fn unconfirmed(
     began: BootInstant,
     cause: &dyn std::fmt::Display,
 ) -> LockError {
-    LockError::Unavailable {
-        key: Some(key.as_ref().to_owned()),
-        waited: BootInstant::now().since(began),
-        cause: format!("{cause}; the release continues in the background"),
-    }
+    LockError::unavailable(
+        Some(key.as_ref().to_owned()),
+        BootInstant::now().since(began),
+        format!("{cause}; the release continues in the background"),
+    )
 }

@@ -186,7 +186,7 @@ impl Engine {
     pub(crate) fn check_background(&self, key: Option<&str>) -> Result<(), LockError> {
         self.background.failure().map_or(Ok(()), |failure| {
             let (key, waited) = (key.map(ToOwned::to_owned), Duration::ZERO);
-            Err(LockError::Unavailable { key, waited, cause: failure.to_owned() })
+            Err(LockError::unavailable(key, waited, failure))
         })
     }
 
@@ -199,7 +199,7 @@ impl Engine {
         expected: &'static str,
         found: String,
     ) -> LockError {
-        let error = LockError::WrongFormat { key, expected, found };
+        let error = LockError::wrong_format(key, expected, found);
         if !self.logged_wrong_format.swap(true, Ordering::Relaxed) {
             let error = error.clone();
             events::emit(Level::WARN, move || {

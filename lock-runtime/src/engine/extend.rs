@@ -32,7 +32,7 @@ impl Engine {
         if !lease.store().capabilities().renews_to_any_length {
             let problem = "the store cannot extend a lease to another length than it was granted \
                            for; acquire the lock with the longest lease that it needs";
-            return Err(LockError::Config { option: "lease", problem: problem.into() });
+            return Err(LockError::config("lease", problem));
         }
         if let Some(asked) = hold.about_to_extend(sent, term, min_hold) {
             let mut renewal = lease.renewal(asked);

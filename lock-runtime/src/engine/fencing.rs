@@ -40,7 +40,7 @@ impl Engine {
             Mode::Exclusive | Mode::Write => ("", ""),
         };
         if !option.is_empty() {
-            return Err(LockError::Config { option, problem: problem.into() });
+            return Err(LockError::config(option, problem));
         }
         let timeout = self.holder_timeout();
         let fence = hold.fence();
@@ -147,9 +147,9 @@ impl Engine {
             match request().await.map(&outcome) {
                 Ok(Ok(done)) => return Ok(done),
                 Ok(Err(reason)) => return Err(self.end_lost(hold, reason)),
-                Err(StoreError::Denied(cause)) => return Err(LockError::Denied { cause }),
+                Err(StoreError::Denied(cause)) => return Err(LockError::denied(cause)),
                 Err(StoreError::Config { option, problem }) => {
-                    return Err(LockError::Config { option, problem });
+                    return Err(LockError::config(option, problem));
                 }
                 Err(StoreError::WrongFormat { key, expected, found }) => {
                     return Err(self.wrong_format(key, expected, found));
@@ -181,5 +181,5 @@ pub(super) fn in_time<T>(
 
 fn unavailable(lease: &Arc<Lease>, timeout: &Timeout, cause: String) -> LockError {
     let key = Some(lease.key().as_ref().to_owned());
-    LockError::Unavailable { key, waited: timeout.elapsed(), cause }
+    LockError::unavailable(key, timeout.elapsed(), cause)
 }

@@ -101,8 +101,8 @@ impl Engine {
     /// Whether the lock of a hold has modes.
     fn check_mode(&self, hold: &Hold) -> Result<(), LockError> {
         if matches!(hold.lease().locked().mode, Mode::Exclusive | Mode::Permits(_)) {
-            let problem = "only the locks of `LockClient::read_write` have modes".into();
-            return Err(LockError::Config { option: "mode", problem });
+            let problem = "only the locks of `LockClient::read_write` have modes";
+            return Err(LockError::config("mode", problem));
         }
         self.admit(hold.key())
     }
@@ -110,8 +110,7 @@ impl Engine {
 
 /// The result of a change that sends no request: whether the hold has the mode.
 fn refusal_of(hold: &Hold, refused: MayChange) -> Result<bool, LockError> {
-    let config =
-        |problem: &str| Err(LockError::Config { option: "mode", problem: problem.to_owned() });
+    let config = |problem: &str| Err(LockError::config("mode", problem));
     match refused {
         MayChange::Yes | MayChange::IsSo | MayChange::Over => hold.loss().map_or(Ok(true), Err),
         MayChange::Uncertain => hold.loss().map_or(Ok(false), Err),

@@ -272,7 +272,7 @@ impl Engine {
     ) -> Result<(), Box<LockError>> {
         let lost = match answer {
             Ok(released) => released.loss(),
-            Err(StoreError::Denied(cause)) => return Err(LockError::Denied { cause }.into()),
+            Err(StoreError::Denied(cause)) => return Err(LockError::denied(cause).into()),
             Err(error) => return Err(Box::new(unconfirmed(lease.key(), started, &error))),
         };
         let Some(reason) = lost else { return Ok(()) };

@@ -213,5 +213,5 @@ pub(super) fn check_name(name: &str) -> Result<(), LockError> {
         return Ok(());
     }
     let problem = format!("the name has {} bytes; the limit is {LONGEST_NAME}", name.len());
-    Err(LockError::Config { option: "name", problem })
+    Err(LockError::config("name", problem))
 }

@@ -199,7 +199,7 @@ impl Leadership {
             if guard.is_reentrant() {
                 let problem = "the enclosing body already holds the lock of this leadership; campaign \
                                outside of it, or in a spawned task";
-                return Err(LockError::Config { option: "leadership", problem: problem.into() });
+                return Err(LockError::config("leadership", problem));
             }
             // Each term has an owner id of its own, which the announcement names.
             let guard = guard.without_hand_off();

@@ -109,12 +109,12 @@ async fn share_in_turn(
     let named = || (*key).to_owned();
     let Some(turn) = branches.turn(&timeout).await else {
         let (waited, holder) = (timeout.elapsed(), Holder::new(HolderKind::ThisTask));
-        return Err(Box::new(LockError::Busy { key: named(), waited, holder }));
+        return Err(Box::new(LockError::busy(named(), waited, holder)));
     };
     let Some(guard) = reentrancy::enclosing(&client.engine, &key, (&store, mode))? else {
-        let cause = "the enclosing body has ended".to_owned();
+        let cause = "the enclosing body has ended";
         let (key, waited) = (Some(named()), timeout.elapsed());
-        return Err(Box::new(LockError::Unavailable { key, waited, cause }));
+        return Err(Box::new(LockError::unavailable(key, waited, cause)));
     };
     let left = timeout.remaining().map_or(Wait::Forever, Wait::For);
     Ok(share(guard, &terms, left).await?.in_turn(turn))
@@ -142,9 +142,9 @@ pub(crate) fn share(guard: LockGuard, terms: &Terms, wait: Wait) -> Unmeasured<L
         let extended = match wait.limit().filter(|limit| !limit.is_zero()) {
             None => extend.await,
             Some(limit) => tokio::time::timeout(limit, extend).await.unwrap_or_else(|_| {
-                let cause = "the store has not answered yet".into();
+                let cause = "the store has not answered yet";
                 let key = Some(guard.key().to_owned());
-                Err(LockError::Unavailable { key, waited: limit, cause })
+                Err(LockError::unavailable(key, limit, cause))
             }),
         };
         extended.map(|()| guard).map_err(Box::new)

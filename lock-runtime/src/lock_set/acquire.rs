@@ -195,7 +195,7 @@ impl SetCall {
             Some(index) if is_single => {
                 let (key, waited) = (self.request.keys[index].as_ref(), self.timeout.elapsed());
                 let (key, holder) = (key.to_owned(), Holder::new(HolderKind::Elsewhere));
-                Err(Box::new(LockError::Busy { key, waited, holder }))
+                Err(Box::new(LockError::busy(key, waited, holder)))
             }
             _ => Ok((self.in_order().await?, false)),
         }
@@ -305,7 +305,7 @@ impl SetCall {
     fn unavailable(&self, index: usize, cause: &str) -> LockError {
         let key = self.request.keys.get(index).map(|key| (**key).to_owned());
         let waited = self.timeout.elapsed();
-        LockError::Unavailable { key, waited, cause: cause.to_owned() }
+        LockError::unavailable(key, waited, cause)
     }
 
     /// The error with the time that the whole call took.

@@ -295,7 +295,7 @@ impl Drop for SetTask {
         let is_panic = std::thread::panicking();
         let cause = if is_panic { "the call has panicked" } else { "the runtime has ended" };
         let (key, waited) = (self.work.call.key(), self.work.call.timeout().elapsed());
-        let error = LockError::Unavailable { key, waited, cause: cause.to_owned() };
+        let error = LockError::unavailable(key, waited, cause);
         let before = {
             let mut progress = lock(&self.work.progress);
             let is_running = matches!(progress.stage, SetStage::Running(..) | SetStage::Polling);

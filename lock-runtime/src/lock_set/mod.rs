@@ -353,5 +353,5 @@ fn sorted(client: &Connected, keys: &[String]) -> Result<Vec<Arc<str>>, LockErro
     } else {
         return Ok(keys);
     };
-    Err(LockError::Config { option: "keys", problem })
+    Err(LockError::config("keys", problem))
 }

@@ -53,7 +53,7 @@ pub(crate) fn open(
         StoreAddress::Url(url) => (votes_of_url(url, &of_members(settings))?, "url"),
         StoreAddress::Quorum(urls) => {
             // Before the URLs are read, because the number is wrong whatever they are.
-            let wrong = |problem| LockError::Config { option: "quorum", problem };
+            let wrong = |problem| LockError::config("quorum", problem);
             quorum::check_size(urls.len()).map_err(wrong)?;
             let settings = of_members(settings);
             let stores = urls.iter().map(|url| {
@@ -70,7 +70,7 @@ pub(crate) fn open(
             (stores.collect::<Result<Vec<_>, _>>()?, "quorum")
         }
     };
-    let wrong = |problem| LockError::Config { option, problem };
+    let wrong = |problem| LockError::config(option, problem);
     quorum::check_size(stores.len()).map_err(wrong)?;
     for (number, (_, name)) in stores.iter().enumerate() {
         if stores[..number].iter().any(|(_, other)| other == name && !name.is_empty()) {
@@ -120,15 +120,14 @@ fn open_one(url: &str, settings: &Settings) -> Result<NamedStore, LockError> {
     let url = url.trim();
     let (scheme, rest) = url.split_once(':').unwrap_or_default();
     match scheme {
-        "memory" if settings.credentials.is_some() => Err(LockError::Config {
-            option: "credentials",
-            problem: "the memory store needs none".into(),
-        }),
+        "memory" if settings.credentials.is_some() => {
+            Err(LockError::config("credentials", "the memory store needs none"))
+        }
         #[cfg(feature = "tls")]
-        "memory" if settings.tls.is_some() => Err(LockError::Config {
-            option: "tls",
-            problem: "the memory store uses no network; use a URL with `rediss://`".into(),
-        }),
+        "memory" if settings.tls.is_some() => Err(LockError::config(
+            "tls",
+            "the memory store uses no network; use a URL with `rediss://`",
+        )),
         "memory" => Ok(match rest.trim_start_matches('/') {
             "" => (MemoryBackend::new(), String::new()),
             name => (MemoryBackend::named(name), format!("memory:{name}")),
@@ -145,7 +144,7 @@ fn open_one(url: &str, settings: &Settings) -> Result<NamedStore, LockError> {
             if settings.quarantine.is_some() {
                 let problem = "etcd loses no acknowledged lock, so it has none; remove the option";
                 let problem = problem.to_owned();
-                return Err(LockError::Config { option: "quarantine", problem });
+                return Err(LockError::config("quarantine", problem));
             }
             let store = Arc::new(super::EtcdStore::of_client(url, settings)?);
             Ok((store.open(settings)?, String::new()))
@@ -183,8 +182,8 @@ fn postgres(url: &str, settings: &Settings) -> Result<NamedStore, LockError> {
         ("quarantine", settings.quarantine.is_some()),
     ] {
         if is_set {
-            let problem = "the PostgreSQL store does not have it; remove the option".into();
-            return Err(LockError::Config { option, problem });
+            let problem = "the PostgreSQL store does not have it; remove the option";
+            return Err(LockError::config(option, problem));
         }
     }
     #[cfg(feature = "tls")]
@@ -198,7 +197,7 @@ fn postgres(url: &str, settings: &Settings) -> Result<NamedStore, LockError> {
 }
 
 fn url_error(problem: &str) -> LockError {
-    LockError::Config { option: "url", problem: problem.to_owned() }
+    LockError::config("url", problem)
 }
 
 #[cfg(test)]

@@ -64,12 +64,12 @@ impl StoreError {
     fn into_error(self, key: Option<String>, waited: Duration) -> LockError {
         match self {
             Self::Refused(cause) | Self::Unknown(cause) => {
-                LockError::Unavailable { key, waited, cause }
+                LockError::unavailable(key, waited, cause)
             }
-            Self::Denied(cause) => LockError::Denied { cause },
-            Self::Config { option, problem } => LockError::Config { option, problem },
+            Self::Denied(cause) => LockError::denied(cause),
+            Self::Config { option, problem } => LockError::config(option, problem),
             Self::WrongFormat { key, expected, found } => {
-                LockError::WrongFormat { key, expected, found }
+                LockError::wrong_format(key, expected, found)
             }
         }
     }

@@ -19,10 +19,10 @@ pub(crate) fn tls_options(
 ) -> Result<TlsOptions, LockError> {
     let mut tls = of_client.cloned().unwrap_or_default();
     if !of_url.is_empty() && !tls.is_default() {
-        return Err(LockError::Config {
-            option: "url",
-            problem: "TLS options are given both in the URL and with `tls`; choose one".to_owned(),
-        });
+        return Err(LockError::config(
+            "url",
+            "TLS options are given both in the URL and with `tls`; choose one",
+        ));
     }
     for (name, value) in of_url {
         match name {

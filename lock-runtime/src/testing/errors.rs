@@ -31,47 +31,47 @@ const TIME: Duration = Duration::from_secs(1);
 #[must_use]
 pub fn busy(key: impl Into<String>) -> LockError {
     let holder = Holder::new(HolderKind::Elsewhere);
-    LockError::Busy { key: key.into(), waited: TIME, holder }
+    LockError::busy(key.into(), TIME, holder)
 }
 
 /// [`LockError::Unavailable`].
 #[must_use]
 pub fn unavailable(key: impl Into<String>, cause: impl Into<String>) -> LockError {
-    LockError::Unavailable { key: Some(key.into()), waited: TIME, cause: cause.into() }
+    LockError::unavailable(Some(key.into()), TIME, cause)
 }
 
 /// [`LockError::Lost`].
 #[must_use]
 pub fn lost(key: impl Into<String>, reason: LostReason) -> LockError {
-    LockError::Lost { key: key.into(), reason, held_for: TIME }
+    LockError::lost(key.into(), reason, TIME)
 }
 
 /// [`LockError::InvalidKey`].
 #[must_use]
 pub fn invalid_key(key: impl Into<String>, problem: impl Into<String>) -> LockError {
-    LockError::InvalidKey { key: key.into(), problem: problem.into() }
+    LockError::invalid_key(key.into(), problem)
 }
 
 /// [`LockError::WrongFormat`], of a key that holds this kind of value instead of a lock.
 #[must_use]
 pub fn wrong_format(key: impl Into<String>, found: impl Into<String>) -> LockError {
-    LockError::WrongFormat { key: key.into(), expected: "string", found: found.into() }
+    LockError::wrong_format(key.into(), "string", found.into())
 }
 
 /// [`LockError::WouldDeadlock`].
 #[must_use]
 pub fn would_deadlock(key: impl Into<String>) -> LockError {
-    LockError::WouldDeadlock { key: key.into() }
+    LockError::would_deadlock(key)
 }
 
 /// [`LockError::Denied`].
 #[must_use]
 pub fn denied(cause: impl Into<String>) -> LockError {
-    LockError::Denied { cause: cause.into() }
+    LockError::denied(cause)
 }
 
 /// [`LockError::Config`].
 #[must_use]
 pub fn config(option: &'static str, problem: impl Into<String>) -> LockError {
-    LockError::Config { option, problem: problem.into() }
+    LockError::config(option, problem)
 }

@@ -56,18 +56,18 @@ pub(super) fn failed(
             if asking < engine.config().response_timeout / 4 {
                 Holder::new(HolderKind::ThisProcess)
             } else {
-                let cause = "the store has not answered yet".to_owned();
-                return LockError::Unavailable { key: Some(key), waited, cause };
+                let cause = "the store has not answered yet";
+                return LockError::unavailable(Some(key), waited, cause);
             }
         }
         KeyStatus::Unreachable(_) if !Safeguard::UnavailableIsNotBusy.is_on() => {
             Holder::new(HolderKind::Elsewhere)
         }
         KeyStatus::Unreachable(cause) => {
-            return LockError::Unavailable { key: Some(key), waited, cause };
+            return LockError::unavailable(Some(key), waited, cause);
         }
     };
-    LockError::Busy { key, waited, holder }
+    LockError::busy(key, waited, holder)
 }
 
 /// The store has answered an attempt.
@@ -94,5 +94,5 @@ pub(super) fn refused_in_outage(
 ) -> Option<LockError> {
     let cause = engine.outages().refuses(|| request.store.place(&request.key))?;
     let (key, waited) = (Some(request.key.as_ref().to_owned()), timeout.elapsed());
-    Some(LockError::Unavailable { key, waited, cause })
+    Some(LockError::unavailable(key, waited, cause))
 }

@@ -378,11 +378,11 @@ impl<T: Send + Unpin + 'static> Work for AwaitedCall<T> {
     }
 
     fn failed(&self, cause: &str) -> Self::Outcome {
-        Err(Box::new(LockError::Unavailable {
-            key: Some(self.call.request.key.as_ref().to_owned()),
-            waited: self.call.request.timeout.elapsed(),
-            cause: cause.to_owned(),
-        }))
+        Err(Box::new(LockError::unavailable(
+            Some(self.call.request.key.as_ref().to_owned()),
+            self.call.request.timeout.elapsed(),
+            cause,
+        )))
     }
 
     fn resume(&self, (offer, known): Self::Resumed) -> (u64, Boxed<Self::Outcome>) {

@@ -105,9 +105,9 @@ impl AttemptsSoFar {
                     return Ok(None);
                 }
             }
-            Err(StoreError::Denied(cause)) => return Err(LockError::Denied { cause }),
+            Err(StoreError::Denied(cause)) => return Err(LockError::denied(cause)),
             Err(StoreError::Config { option, problem }) => {
-                return Err(LockError::Config { option, problem });
+                return Err(LockError::config(option, problem));
             }
             Err(StoreError::WrongFormat { key, expected, found }) => {
                 return Err(engine.wrong_format(key, expected, found));

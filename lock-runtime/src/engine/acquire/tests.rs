@@ -178,10 +178,10 @@ async fn an_error_that_waiting_cannot_cure_is_returned_immediately() {
     let wrong = StoreError::WrongFormat { key: "k".into(), expected: "string", found: found() };
     let (wrong, attempts) = outcome(Wait::Forever, [Err(wrong)]).await;
     let key = "k".to_owned();
-    let expected = LockError::WrongFormat { key, expected: "string", found: found() };
+    let expected = LockError::wrong_format(key, "string", found());
     assert_eq!((wrong, attempts), (Err(expected), vec![true]));
     let (denied, attempts) = outcome(Wait::Forever, [Err(StoreError::Denied("no".into()))]).await;
-    assert_eq!((denied, attempts), (Err(LockError::Denied { cause: "no".into() }), vec![true]));
+    assert_eq!((denied, attempts), (Err(LockError::denied("no")), vec![true]));
 }
 
 #[tokio::test]

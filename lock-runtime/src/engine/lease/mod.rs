@@ -190,7 +190,7 @@ impl<P> Lease<P> {
     }
 
     fn lost_error(&self, Lost { reason, held_for }: Lost) -> LockError {
-        LockError::Lost { key: self.locked.key.as_ref().to_owned(), reason, held_for }
+        LockError::lost(self.locked.key.as_ref().to_owned(), reason, held_for)
     }
 
     /// See [`State::accept`].

@@ -46,8 +46,7 @@ impl<S: Store> OpenStore for Arc<S> {
     }
 
     fn open(&self, settings: &Settings) -> Result<Arc<dyn Backend>, LockError> {
-        let cannot =
-            |cause: String| LockError::Unavailable { key: None, waited: Duration::ZERO, cause };
+        let cannot = |cause: String| LockError::unavailable(None, Duration::ZERO, cause);
         let thread = StoreThread::start();
         let thread = thread.map_err(|error| cannot(format!("no thread for the store: {error}")))?;
         let tag =

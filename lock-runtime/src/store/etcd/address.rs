@@ -182,7 +182,7 @@ fn decoded(text: &str) -> Option<String> {
 }
 
 pub(super) fn invalid(problem: &str) -> LockError {
-    LockError::Config { option: "url", problem: problem.to_owned() }
+    LockError::config("url", problem)
 }
 
 #[cfg(test)]

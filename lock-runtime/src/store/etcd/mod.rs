@@ -173,10 +173,10 @@ impl EtcdStore {
     /// The store of a client with these settings.
     pub(crate) fn of_client(url: &str, settings: &Settings) -> Result<Self, LockError> {
         if settings.credentials.is_some() {
-            return Err(LockError::Config {
-                option: "credentials",
-                problem: "etcd takes its user and password from the URL".to_owned(),
-            });
+            return Err(LockError::config(
+                "credentials",
+                "etcd takes its user and password from the URL",
+            ));
         }
         let address = EtcdAddress::parse(url)?;
         #[cfg(feature = "tls")]
@@ -196,8 +196,8 @@ impl EtcdStore {
             return EtcdTls::new(options).map(Some);
         }
         if of_client.is_some() {
-            let problem = "the URL uses no TLS; write `etcds://`".to_owned();
-            return Err(LockError::Config { option: "tls", problem });
+            let problem = "the URL uses no TLS; write `etcds://`";
+            return Err(LockError::config("tls", problem));
         }
         Ok(None)
     }

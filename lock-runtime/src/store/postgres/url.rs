@@ -85,7 +85,7 @@ impl DatabaseUrl {
 }
 
 pub(super) fn invalid(problem: impl Into<String>) -> LockError {
-    LockError::Config { option: "url", problem: problem.into() }
+    LockError::config("url", problem)
 }
 
 /// The URL without the parameters about TLS.

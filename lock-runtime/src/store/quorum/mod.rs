@@ -169,7 +169,7 @@ impl QuorumBackend {
         match error {
             // The problem names the server.
             LockError::Config { option: "quorum", problem } => {
-                Err(LockError::Config { option: "quorum", problem })
+                Err(LockError::config("quorum", problem))
             }
             // The advice for a client of that cluster alone would be wrong here.
             LockError::Config { option, problem }
@@ -179,18 +179,16 @@ impl QuorumBackend {
                     "the server {name} of the quorum is a node of a Redis Cluster, and the servers of a quorum are \
                      independent of each other; name servers that belong to no cluster"
                 );
-                Err(LockError::Config { option, problem })
+                Err(LockError::config(option, problem))
             }
             LockError::Config { option, problem } => {
                 let problem = format!(
                     "the server {name} of the quorum cannot be used: {problem}. (The servers of a quorum are \
                      independent of each other: neither nodes of one cluster nor replicas)"
                 );
-                Err(LockError::Config { option, problem })
+                Err(LockError::config(option, problem))
             }
-            LockError::Denied { cause } => {
-                Err(LockError::Denied { cause: format!("{name}: {cause}") })
-            }
+            LockError::Denied { cause } => Err(LockError::denied(format!("{name}: {cause}"))),
             LockError::Unavailable { cause, .. } => Ok(StoreError::Refused(cause)),
             error => Ok(StoreError::Refused(error.to_string())),
         }

@@ -170,8 +170,8 @@ impl RedisBackend {
         let started = BootInstant::now();
         let failed = |problem| match problem {
             StoreError::Denied(cause) => match server_info::permanent(&cause) {
-                Some(problem) => LockError::Config { option: "url", problem },
-                None => LockError::Denied { cause },
+                Some(problem) => LockError::config("url", problem),
+                None => LockError::denied(cause),
             },
             error => error.without_key(BootInstant::now().since(started)),
         };

@@ -78,7 +78,7 @@ impl ServerInfo {
             }
             _ => return Ok(()),
         };
-        Err(LockError::Config { option: "url", problem: problem.into() })
+        Err(LockError::config("url", problem))
     }
 
     /// What identifies the server among those of a quorum.
@@ -139,7 +139,7 @@ pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 
 fn too_old(version: &str) -> LockError {
     let problem = format!("the server is Redis {version}; version {OLDEST}.0 or newer is required");
-    LockError::Config { option: "url", problem }
+    LockError::config("url", problem)
 }
 
 /// Explains why a server denied a request, if another user or password would not help.

@@ -82,10 +82,12 @@ pub(super) struct OwnConnections {
 
 impl Shared {
     pub(super) fn new(servers: Servers, settings: &Settings) -> Result<Self, LockError> {
-        let id = ClientId::random().map_err(|error| LockError::Unavailable {
-            key: None,
-            waited: Duration::ZERO,
-            cause: format!("the operating system returned no random numbers: {error}"),
+        let id = ClientId::random().map_err(|error| {
+            LockError::unavailable(
+                None,
+                Duration::ZERO,
+                format!("the operating system returned no random numbers: {error}"),
+            )
         })?;
         let tracking = settings
             .tracking

@@ -49,7 +49,7 @@ struct Loaded {
 impl Tls {
     /// Checks the options. Reads no files.
     pub(crate) fn new(options: TlsOptions) -> Result<Self, LockError> {
-        let error = |problem: &str| LockError::Config { option: "tls", problem: problem.into() };
+        let error = |problem: &str| LockError::config("tls", problem);
         if options.certificate.is_some() != options.key.is_some() {
             return Err(error(
                 "a client certificate needs two files: give both `tls_cert` and `tls_key`",

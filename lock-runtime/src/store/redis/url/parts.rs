@@ -105,8 +105,8 @@ pub(super) fn access(
     let login = info.redis_settings();
     if settings.credentials.is_some() && (login.password().is_some() || login.username().is_some())
     {
-        let problem = "the URL contains credentials as well; choose one".into();
-        return Err(LockError::Config { option: "credentials", problem });
+        let problem = "the URL contains credentials as well; choose one";
+        return Err(LockError::config("credentials", problem));
     }
     let login = Login::new(for_locks(login.clone()), settings.credentials.clone());
     let access = Access::new(login, &connection_name(settings.told.as_ref()));
@@ -140,7 +140,7 @@ fn with_tls(_: Access, _: &Settings, _: UrlOptions) -> Result<Access, LockError>
 fn without_tls(access: Access, scheme: Scheme, settings: &Settings) -> Result<Access, LockError> {
     if settings.tls.is_some() {
         let problem = format!("the URL is without TLS; use `{}`", scheme.secure());
-        return Err(LockError::Config { option: "tls", problem });
+        return Err(LockError::config("tls", problem));
     }
     Ok(access)
 }
@@ -152,7 +152,7 @@ fn without_tls(access: Access, _: Scheme, _: &Settings) -> Result<Access, LockEr
 }
 
 pub(super) fn error(problem: &str) -> LockError {
-    LockError::Config { option: "url", problem: problem.to_owned() }
+    LockError::config("url", problem)
 }
 
 pub(super) fn unusable(problem: &str, scheme: Scheme) -> LockError {

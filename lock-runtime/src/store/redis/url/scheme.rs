@@ -76,7 +76,7 @@ impl Scheme {
             }
             None => "the scheme of the URL is unknown".into(),
         };
-        Err(LockError::Config { option: "url", problem })
+        Err(LockError::config("url", problem))
     }
 
     pub(super) fn options(self) -> &'static [&'static str] {
