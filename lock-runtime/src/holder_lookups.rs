@@ -73,7 +73,7 @@ impl HolderLookups {
         backend: &dyn Backend,
         within: Duration,
     ) -> Box<LockError> {
-        let LockError::Busy { key, waited, holder } = &mut *error else { return error };
+        let LockError::Busy { key, waited, holder, .. } = &mut *error else { return error };
         let end = time::Instant::now() + within.min(SHORTEST_LIMIT.max(*waited));
         let ask = async { time::timeout_at(end, backend.holder(key)).await.ok()?.ok()? };
         let lookup = self.of(key);
@@ -125,7 +125,8 @@ mod tests {
                     Some(delay) => time::sleep(delay).await,
                     None => std::future::pending().await,
                 }
-                let client = ClientInfo { name: Some(key.to_owned()), ..ClientInfo::default() };
+                let mut client = ClientInfo::default();
+                client.name = Some(key.to_owned());
                 Ok(Some(KeyHolder { client, ..KeyHolder::default() }))
             })
         }

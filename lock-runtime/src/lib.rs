@@ -138,78 +138,52 @@
 #![forbid(unsafe_code)]
 
 mod acquiring;
-mod address_map;
 #[cfg(feature = "admin")]
 pub mod admin;
 mod answers;
 mod attribute;
-mod backoff;
 mod body;
 mod branches;
 mod builder;
-mod capacity;
 mod client;
-mod client_info;
-mod client_name;
-mod clock;
 #[cfg(feature = "store")]
 pub mod conformance;
 mod connected;
-mod credentials;
 mod engine;
-mod error;
-mod events;
 #[cfg(feature = "testing")]
 mod fated_call;
 #[cfg(any(feature = "sqlx-mysql", feature = "sqlx-postgres", feature = "sqlx-sqlite"))]
 pub mod fence;
 mod global;
 mod guard;
-mod holder;
 mod holder_lookups;
-mod identity;
-mod join;
-mod key;
 mod leadership;
 mod lock;
-mod lock_mode;
 mod lock_order;
 mod lock_set;
-#[cfg(feature = "admin")]
-mod lock_state;
-mod maybe_ready;
 mod options;
 mod periodic;
-mod permits;
-#[cfg_attr(
-    not(any(feature = "admin", feature = "redis")),
-    expect(dead_code, reason = "nobody can ask")
-)]
-mod questions;
 mod read_write_lock;
 mod reentrancy;
-mod release_mode;
-mod replicas;
-mod runtime;
-mod safeguard;
-mod seconds;
 mod semaphore;
 mod stats;
 #[cfg(not(feature = "store"))]
 mod store;
 #[cfg(feature = "store")]
 pub mod store;
-mod sync;
 pub mod telemetry;
 #[cfg(feature = "testing")]
 pub mod testing;
-mod timeout;
-#[cfg(feature = "tls")]
-mod tls;
-mod user_code;
 #[cfg(feature = "postgres")]
 mod verification;
-mod wire_format;
+
+#[cfg(feature = "tls")]
+pub(crate) use lock_core::tls;
+pub(crate) use lock_core::{
+    address_map, backoff, capacity, client_info, client_name, clock, credentials, error, events,
+    holder, identity, join, key, lock_mode, lock_state, maybe_ready, permits, questions,
+    release_mode, replicas, runtime, safeguard, sync, timeout, user_code, wire_format,
+};
 
 pub use builder::LockClientBuilder;
 pub use client::LockClient;
@@ -241,6 +215,51 @@ pub use wire_format::WireFormat;
 #[cfg(feature = "macros")]
 #[doc = include_str!("attribute.md")]
 pub use lock_macros::distributed_lock;
+
+/// Makes the same key as [`distributed_lock`](macro@crate::distributed_lock) with the same
+/// template. The template is checked at compile time.
+///
+/// A placeholder is a variable in scope, or a field, a tuple index or a method call without
+/// arguments of such a variable. Other expressions get a name after the template. Values are
+/// percent-encoded, so that different values never make the same key; `format!` would not encode
+/// them.
+///
+/// The macro evaluates to a [`LockKey`].
+///
+/// # Examples
+///
+/// ```
+/// use lock_runtime::{LockClient, LockError, distributed_lock, key};
+///
+/// #[distributed_lock(key = "order:<id>:<part>")]
+/// async fn pack(id: u64, part: &str) -> Result<(), LockError> {
+///     Ok(())
+/// }
+///
+/// /// A method call with arguments, an index and a constant need names.
+/// #[distributed_lock(key = key!("report:<day>:<region>", day = days[0], region = REGION))]
+/// async fn report(days: &[u32]) -> Result<(), LockError> {
+///     Ok(())
+/// }
+/// const REGION: &str = "eu";
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let client = LockClient::memory();
+/// let (id, part) = (42, "a:b");
+/// // The lock of `pack(42, "a:b")`.
+/// let guard = client.lock(key!("order:<id>:<part>")).acquire().await?;
+/// assert_eq!(guard.key(), "order:42:a%3Ab");
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(feature = "macros")]
+#[macro_export]
+macro_rules! key {
+    ($($template:tt)*) => {
+        $crate::__private::make_key!($crate; $($template)*)
+    };
+}
 
 /// Panics unless the running code is inside a body that holds the lock with this key, without the namespace of its
 /// client, or any lock if no key is given. Costs no round trip.

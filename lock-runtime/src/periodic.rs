@@ -330,10 +330,8 @@ async fn acquire_and_begin(
         Ok(MayRun::Now(began)) => Ok((guard, began)),
         Ok(MayRun::After(left)) => {
             let (key, waited) = (guard.key().to_owned(), timeout.elapsed());
-            let released = match end.release {
-                ReleaseMode::Awaited => guard.close(true),
-                ReleaseMode::Background => guard.close_unawaited(),
-            };
+            let is_awaited = end.release == ReleaseMode::Awaited;
+            let released = if is_awaited { guard.close(true) } else { guard.close_unawaited() };
             if let Err(error) = released.await {
                 tracing::debug!(key, %error, "the lock of a run that did not start was not released");
             }

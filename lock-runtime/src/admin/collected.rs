@@ -89,7 +89,8 @@ mod tests {
     use crate::questions::record::RecordWriter;
 
     fn pages(from: &str, number: u64, records: usize) -> Vec<String> {
-        let client = ClientInfo { name: Some(from.to_owned()), ..ClientInfo::default() };
+        let mut client = ClientInfo::default();
+        client.name = Some(from.to_owned());
         let head = AnswerHead {
             number,
             from,

@@ -204,7 +204,7 @@ mod tests {
         let shortest = Duration::from_millis(100);
         let lock = client.lock("k").lease(shortest / 2);
         match lock.acquire().await {
-            Err(LockError::Config { option: "lease", problem }) => {
+            Err(LockError::Config { option: "lease", problem, .. }) => {
                 assert!(problem.contains("100ms"), "{problem}");
             }
             other => panic!("{other:?}"),
@@ -221,7 +221,7 @@ mod tests {
         for group in ["redis+sentinel://one/locks", "rediss+cluster://one"] {
             let builder = LockClient::builder().quorum(["redis://one", "redis://two", group]);
             match prepared(builder.clone()) {
-                Err(LockError::Config { option: "quarantine", problem }) => {
+                Err(LockError::Config { option: "quarantine", problem, .. }) => {
                     assert!(problem.contains("explicit quarantine"), "{problem}");
                 }
                 other => panic!("{:?}", other.map(drop)),

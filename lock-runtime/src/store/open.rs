@@ -213,7 +213,7 @@ mod tests {
     /// The option and the problem of a URL that names no store.
     fn refused(url: &str, settings: &Settings) -> (&'static str, String) {
         match open(url, settings).map(drop) {
-            Err(LockError::Config { option, problem }) => (option, problem),
+            Err(LockError::Config { option, problem, .. }) => (option, problem),
             other => panic!("{url}: {other:?}"),
         }
     }
@@ -251,7 +251,7 @@ mod tests {
         for url in ["etcd://a", "etcds://a", "postgres://a/d", " postgresql://a/d"] {
             let urls = ["memory:a", "memory:b", url].map(ToOwned::to_owned).to_vec();
             let opened = super::open(&StoreAddress::Quorum(urls), &Settings::default()).map(drop);
-            let Err(LockError::Config { option: "quorum", problem }) = opened else {
+            let Err(LockError::Config { option: "quorum", problem, .. }) = opened else {
                 panic!("{url}: {opened:?}");
             };
             assert!(problem.contains(url.trim().split(':').next().unwrap()), "{problem}");

@@ -14,7 +14,6 @@ mod destination;
 pub(crate) mod exporter;
 #[cfg(feature = "metrics")]
 mod facade;
-mod histogram;
 mod label;
 #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 mod names;
@@ -24,16 +23,16 @@ mod observer;
 mod opentelemetry;
 mod outcome;
 mod renewals;
-mod requests;
 #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 mod series;
-mod shards;
 mod site;
 mod snapshot;
 mod spans;
 mod thresholds;
 #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 mod totals;
+
+use lock_core::telemetry::{histogram, requests, shards};
 
 pub(crate) use self::call::{AcquiredBy, ObservedCall};
 pub(crate) use self::client::ClientMetrics;

@@ -94,10 +94,9 @@ impl AcquisitionOutcome {
             LockError::Denied { .. } => Self::Denied,
             LockError::WrongFormat { .. } => Self::WrongFormat,
             LockError::InvalidKey { .. } => Self::InvalidKey,
-            LockError::NotConfigured | LockError::AlreadyInstalled | LockError::Config { .. } => {
-                Self::Config
-            }
             LockError::ShutDown => Self::ShutDown,
+            // Also no client, and a second one.
+            _ => Self::Config,
         }
     }
 }

@@ -37,7 +37,7 @@ impl SlowThresholds {
     /// Logs a call that has failed after a long wait.
     pub(crate) fn failed(self, error: &LockError, label: impl FnOnce() -> SiteLabel) {
         let (key, waited, outcome, holder) = match error {
-            LockError::Busy { key, waited, holder } => (&**key, *waited, "busy", Some(holder)),
+            LockError::Busy { key, waited, holder, .. } => (&**key, *waited, "busy", Some(holder)),
             LockError::Unavailable { key: Some(key), waited, .. } => {
                 (&**key, *waited, "unavailable", None)
             }

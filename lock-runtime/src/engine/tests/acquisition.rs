@@ -69,7 +69,7 @@ async fn a_store_that_never_answers_is_unavailable() {
     store.next_acquires([Fault::Hang; 100]);
     let request = Request { wait: Wait::For(LEASE), ..request(None) };
     match acquire(&engine, request).await.map(drop) {
-        Err(LockError::Unavailable { key: Some(key), waited, cause }) => {
+        Err(LockError::Unavailable { key: Some(key), waited, cause, .. }) => {
             assert_eq!((key.as_str(), cause.as_str()), ("k", "reply lost as planned"));
             assert!(waited >= LEASE, "{waited:?}");
         }

@@ -15,7 +15,6 @@ use super::shared::CustomStore;
 use super::thread::StoreThread;
 use super::waiting;
 use super::wake_ups::WakeUps;
-use crate::client_info::ClientInfo;
 use crate::clock::BootInstant;
 use crate::error::LockError;
 use crate::maybe_ready::MaybeReady;
@@ -53,7 +52,7 @@ impl<S: Store> OpenStore for Arc<S> {
             ClientTag::random().map_err(|error| cannot(format!("no random numbers: {error}")))?;
         let told = settings.told.clone();
         let is_told = told.is_some();
-        let own = ClientInfo { id: Some(tag.to_text()), ..told.unwrap_or_default() };
+        let own = told.unwrap_or_default().with_id(tag.to_text());
         self.introduce(Some(&own).filter(|_| is_told), &settings.namespace);
         let shared = Arc::new(CustomStore {
             store: Arc::clone(self),

@@ -8,9 +8,8 @@ use super::contract::{ReleaseOutcome, ReleaseRequest, Store};
 use super::pattern::KeyGlob;
 use super::shared::CustomStore;
 use super::stored::{LeaseScan, StoredLease};
-use crate::client_info::ClientInfo;
 use crate::clock::unix_time;
-use crate::lock_state::{Deletion, HolderToken, LockState, StoredHolder, StoredLayout};
+use crate::lock_state::{Deletion, LockState, StoredHolder, StoredLayout};
 use crate::maybe_ready::MaybeReady;
 use crate::store::contract::{KeyInspector, StoreAnswer, StoreError};
 use crate::store::owner::ClientTag;
@@ -40,17 +39,13 @@ fn state(lease: StoredLease) -> LockState {
     let client = owner.as_deref().map(ClientTag::of_owner);
     let layout = if client == Some(None) { StoredLayout::OtherToken } else { StoredLayout::Token };
     let (tag, began) = client.flatten().map(|(tag, owner)| (tag, owner.began())).unzip();
-    let holder = StoredHolder {
-        is_released: owner.is_none(),
-        token: HolderToken::new(owner.unwrap_or_default()),
-        client: ClientInfo { id: tag.map(ClientTag::to_text), ..ClientInfo::default() },
-        // The clock of the holder may be ahead.
-        held_for: began.and_then(|began| now.duration_since(began).ok()),
-        lease_left: left,
-        mode: None,
-        permits: None,
-    };
-    LockState { key, layout, holders: vec![holder], is_complete: true, queued: 0 }
+    let is_released = owner.is_none();
+    let mut holder = StoredHolder::new(owner.unwrap_or_default(), left);
+    holder.is_released = is_released;
+    holder.client.id = tag.map(ClientTag::to_text);
+    // The clock of the holder may be ahead.
+    holder.held_for = began.and_then(|began| now.duration_since(began).ok());
+    LockState::new(key, layout, vec![holder])
 }
 
 impl<S: Store> KeyInspector for LeaseInspector<S> {

@@ -47,7 +47,7 @@ impl<S: Store> CustomStore<S> {
         let known = self.store.clients(std::slice::from_ref(&id));
         let known = within(self.response_timeout / 2, known).await.unwrap_or_default();
         let known = known.into_iter().find(|client| client.id.as_ref() == Some(&id));
-        known.unwrap_or(ClientInfo { id: Some(id), ..ClientInfo::default() })
+        known.unwrap_or_else(|| ClientInfo::default().with_id(id))
     }
 
     /// Frees a key for which an acquire has ended that a release has not waited for.

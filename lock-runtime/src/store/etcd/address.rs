@@ -191,7 +191,7 @@ mod tests {
 
     fn problem(url: &str) -> String {
         match EtcdAddress::parse(url) {
-            Err(LockError::Config { option: "url", problem }) => problem,
+            Err(LockError::Config { option: "url", problem, .. }) => problem,
             other => panic!("{url}: {other:?}"),
         }
     }

@@ -95,7 +95,7 @@ pub(super) fn range_of(namespace: &str, id: &str) -> RangeRequest {
 /// What a presence tells about the client with this id.
 pub(super) fn told(id: &str, found: &KeyValue) -> Option<ClientInfo> {
     let text = Some(&found.value).filter(|text| text.len() <= LONGEST_PRESENCE)?;
-    Some(ClientInfo { id: Some(id.to_owned()), ..ClientInfo::of_presence(text) })
+    Some(ClientInfo::of_presence(text).with_id(id))
 }
 
 fn beginning(namespace: &str) -> Vec<u8> {

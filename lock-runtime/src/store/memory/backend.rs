@@ -6,7 +6,6 @@ use std::sync::{Arc, Weak};
 use super::asker::MemoryAsker;
 use super::clients::KnownClients;
 use super::{Keys, MemoryState, MemoryStore};
-use crate::client_info::ClientInfo;
 use crate::clock::BootInstant;
 use crate::identity::Identity;
 use crate::maybe_ready::MaybeReady;
@@ -74,8 +73,9 @@ impl Backend for MemoryBackend {
         let found = self.handles[0].keys().holder(key, BootInstant::now());
         let told = |found| {
             // All clients of the store are in this process. The store does not know when they were started.
-            let process = Identity::of_process().info().unwrap_or_default();
-            KeyHolder { client: ClientInfo { started: None, ..process }, ..found }
+            let mut client = Identity::of_process().info().unwrap_or_default();
+            client.started = None;
+            KeyHolder { client, ..found }
         };
         MaybeReady::ready(Ok(found.map(told)))
     }

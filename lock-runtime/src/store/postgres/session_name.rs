@@ -53,14 +53,11 @@ pub(super) fn client_of(shown: &str) -> Option<ClientInfo> {
     let (process, name) = place.split_once('@')?;
     let service = words.next().unwrap_or_default();
     let (service, version) = service.split_once('/').unwrap_or((service, ""));
-    Some(ClientInfo {
-        id: Some(id),
-        name: known(&name.replace(CUT, "…")),
-        process: process.parse().ok(),
-        service: known(service),
-        version: known(version),
-        ..ClientInfo::default()
-    })
+    let mut client = ClientInfo::default().with_id(id);
+    client.name = known(&name.replace(CUT, "…"));
+    client.process = process.parse().ok();
+    (client.service, client.version) = (known(service), known(version));
+    Some(client)
 }
 
 /// The text without characters that the server or a statement would take for something else.
@@ -75,14 +72,18 @@ mod tests {
 
     fn client() -> ClientInfo {
         let text = |text: &str| Some(text.to_owned());
-        ClientInfo {
-            id: text("kX3_8fRtq"),
-            name: text("web-3"),
-            process: Some(4711),
-            service: text("shop"),
-            version: text("1.4.2"),
-            ..ClientInfo::default()
-        }
+        let mut client = ClientInfo::default().with_id("kX3_8fRtq");
+        client.name = text("web-3");
+        client.process = Some(4711);
+        (client.service, client.version) = (text("shop"), text("1.4.2"));
+        client
+    }
+
+    /// The same with a change.
+    fn with(change: impl FnOnce(&mut ClientInfo)) -> ClientInfo {
+        let mut client = client();
+        change(&mut client);
+        client
     }
 
     #[test]
@@ -90,16 +91,24 @@ mod tests {
         let name = of_client(&client());
         assert_eq!(name, "lock-runtime kX3_8fRtq 4711@web-3 shop/1.4.2");
         assert_eq!(client_of(&name), Some(client()));
-        let few = ClientInfo { name: None, service: None, version: None, ..client() };
+        let few = with(|client| {
+            client.name = None;
+            client.service = None;
+            client.version = None;
+        });
         assert_eq!(of_client(&few), "lock-runtime kX3_8fRtq 4711@-");
         assert_eq!(client_of(&of_client(&few)), Some(few));
     }
 
     #[test]
     fn a_name_has_only_characters_that_mean_nothing_else() {
-        let hostile = ClientInfo { name: Some("é'; \\\n~x".to_owned()), ..client() };
+        let hostile = with(|client| {
+            client.name = Some("é'; \\\n~x".to_owned());
+        });
         assert_eq!(of_client(&hostile), "lock-runtime kX3_8fRtq 4711@_______x shop/1.4.2");
-        let team = ClientInfo { service: Some("team/shop".to_owned()), ..client() };
+        let team = with(|client| {
+            client.service = Some("team/shop".to_owned());
+        });
         let known = client_of(&of_client(&team)).expect("a client");
         assert_eq!(known.service.as_deref(), Some("team_shop"));
     }
@@ -107,18 +116,24 @@ mod tests {
     #[test]
     fn a_long_name_keeps_what_distinguishes_instances() {
         let pod = "billing-worker-deployment-7d9f8b6c5d-x2x4z";
-        let of_pod = ClientInfo { name: Some(pod.to_owned()), ..client() };
+        let of_pod = with(|client| {
+            client.name = Some(pod.to_owned());
+        });
         let name = of_client(&of_pod);
         assert_eq!(name, "lock-runtime kX3_8fRtq 4711@billing-worker-de~-7d9f8b6c5d-x2x4z");
         let known = client_of(&name).expect("a client");
         assert_eq!(known.name.as_deref(), Some("billing-worker-de…-7d9f8b6c5d-x2x4z"));
         assert_eq!((known.process, known.service), (Some(4711), None));
         // Without the version, the service has room.
-        let long = ClientInfo { version: Some("1".repeat(40)), ..client() };
+        let long = with(|client| {
+            client.version = Some("1".repeat(40));
+        });
         let known = client_of(&of_client(&long)).expect("a client");
         assert_eq!((known.service.as_deref(), known.version), (Some("shop"), None));
         for length in 0..100 {
-            let name = ClientInfo { name: Some("x".repeat(length)), ..client() };
+            let name = with(|client| {
+                client.name = Some("x".repeat(length));
+            });
             assert!(of_client(&name).len() <= LONGEST);
         }
     }

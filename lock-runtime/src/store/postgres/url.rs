@@ -270,7 +270,7 @@ mod tests {
         ] {
             let url = format!("postgres://u:s3cret@h/db?{parameters}");
             match DatabaseUrl::parse(&url) {
-                Err(LockError::Config { option: "url", problem }) => {
+                Err(LockError::Config { option: "url", problem, .. }) => {
                     assert!(problem.contains(words) && !problem.contains("s3cret"), "{problem}");
                 }
                 other => panic!("{parameters}: {other:?}"),

@@ -168,11 +168,11 @@ impl QuorumBackend {
         let name = self.members[number].name();
         match error {
             // The problem names the server.
-            LockError::Config { option: "quorum", problem } => {
+            LockError::Config { option: "quorum", problem, .. } => {
                 Err(LockError::config("quorum", problem))
             }
             // The advice for a client of that cluster alone would be wrong here.
-            LockError::Config { option, problem }
+            LockError::Config { option, problem, .. }
                 if problem.contains("node of a Redis Cluster") =>
             {
                 let problem = format!(
@@ -181,14 +181,14 @@ impl QuorumBackend {
                 );
                 Err(LockError::config(option, problem))
             }
-            LockError::Config { option, problem } => {
+            LockError::Config { option, problem, .. } => {
                 let problem = format!(
                     "the server {name} of the quorum cannot be used: {problem}. (The servers of a quorum are \
                      independent of each other: neither nodes of one cluster nor replicas)"
                 );
                 Err(LockError::config(option, problem))
             }
-            LockError::Denied { cause } => Err(LockError::denied(format!("{name}: {cause}"))),
+            LockError::Denied { cause, .. } => Err(LockError::denied(format!("{name}: {cause}"))),
             LockError::Unavailable { cause, .. } => Ok(StoreError::Refused(cause)),
             error => Ok(StoreError::Refused(error.to_string())),
         }

@@ -28,11 +28,12 @@ pub(super) enum HoldWithToken {
 /// The layout whose scripts free such a lock.
 fn layout_of(stored: StoredLayout) -> Layout {
     match stored {
-        StoredLayout::Token | StoredLayout::OtherToken => Layout::TOKEN,
         StoredLayout::Redisson => Layout::Wire(WireFormat::Redisson),
         StoredLayout::Timestamp => Layout::Wire(WireFormat::Timestamp),
         StoredLayout::ReadWrite => Layout::ReadWrite,
         StoredLayout::Semaphore => Layout::Semaphore,
+        // Also in a string of another library.
+        _ => Layout::TOKEN,
     }
 }
 

@@ -364,9 +364,9 @@ pub(super) fn load_all(into_node: bool) -> Pipeline {
 /// The dialect of a layout.
 pub(super) fn of(layout: Layout) -> &'static Dialect {
     match layout {
-        Layout::Wire(WireFormat::Token) => &TOKEN,
         Layout::Wire(WireFormat::Redisson) => &REDISSON,
         Layout::Wire(WireFormat::Timestamp) => &TIMESTAMP,
+        Layout::Wire(_) => &TOKEN,
         Layout::ReadWrite => &READ_WRITE,
         Layout::Semaphore => &SEMAPHORE,
         Layout::Vote => &VOTE,

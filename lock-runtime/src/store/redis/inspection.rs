@@ -15,7 +15,7 @@ use crate::client_info::ClientInfo;
 use crate::join::join_all;
 use crate::key;
 use crate::lock_mode::LockMode;
-use crate::lock_state::{HolderToken, LockState, StoredHolder, StoredLayout};
+use crate::lock_state::{LockState, StoredHolder, StoredLayout};
 use crate::permits::Permits;
 use crate::store::contract::{Lane, StoreError};
 
@@ -137,7 +137,9 @@ impl KeyContents {
             }
             _ => return None,
         };
-        Some(LockState { key: key.to_owned(), layout, holders, is_complete, queued: self.queued })
+        let mut state = LockState::new(key, layout, holders);
+        (state.is_complete, state.queued) = (is_complete, self.queued);
+        Some(state)
     }
 
     fn of_string(&self, value: &str, note: &str) -> (StoredLayout, Vec<StoredHolder>) {
@@ -170,7 +172,9 @@ impl KeyContents {
             }
             if mode.is_some() {
                 layout = Some(StoredLayout::ReadWrite);
-                holders.push(StoredHolder { mode, ..self.holder(member, Some(left)) });
+                let mut holder = self.holder(member, Some(left));
+                holder.mode = mode;
+                holders.push(holder);
                 continue;
             }
             layout = Some(StoredLayout::Semaphore);
@@ -184,8 +188,9 @@ impl KeyContents {
                     known.permits = known.permits.map(|it| Permits::new(count(it), limit));
                 }
                 None => {
-                    let permits = Some(Permits::new(1, limit));
-                    holders.push(StoredHolder { permits, ..self.holder(owner, Some(left)) });
+                    let mut holder = self.holder(owner, Some(left));
+                    holder.permits = Some(Permits::new(1, limit));
+                    holders.push(holder);
                 }
             }
         }
@@ -195,16 +200,10 @@ impl KeyContents {
     fn holder(&self, token: &str, lease_left: Option<Duration>) -> StoredHolder {
         let (_, began) = client_of(token.as_bytes()).unzip();
         let now = SystemTime::UNIX_EPOCH + self.now;
-        let held_for = began.flatten().and_then(|began| now.duration_since(began).ok());
-        StoredHolder {
-            token: HolderToken::new(token),
-            client: ClientInfo::default(),
-            held_for,
-            lease_left,
-            mode: None,
-            permits: None,
-            is_released: token.starts_with(KEPT),
-        }
+        let mut holder = StoredHolder::new(token, lease_left);
+        holder.held_for = began.flatten().and_then(|began| now.duration_since(began).ok());
+        holder.is_released = token.starts_with(KEPT);
+        holder
     }
 }
 

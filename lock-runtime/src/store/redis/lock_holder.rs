@@ -55,9 +55,10 @@ impl Shared {
 
 /// The client with this id. `is_own_kind` says whether it is known to be one of this library: other clients of the
 /// layout `Redisson` have ids of the same form, and no presence.
-pub(super) fn identified(info: ClientInfo, id: ShortId, is_own_kind: bool) -> ClientInfo {
+pub(super) fn identified(mut info: ClientInfo, id: ShortId, is_own_kind: bool) -> ClientInfo {
     let is_own_kind = is_own_kind || info != ClientInfo::default();
-    ClientInfo { id: is_own_kind.then(|| id.as_str().to_owned()), ..info }
+    info.id = is_own_kind.then(|| id.as_str().to_owned());
+    info
 }
 
 /// Decodes the reply of `holder.lua`: what names the holder.

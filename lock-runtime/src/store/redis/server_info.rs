@@ -181,7 +181,7 @@ mod tests {
 
     fn problem(server: &ServerInfo) -> String {
         match server.check(false) {
-            Err(LockError::Config { option: "url", problem }) => problem,
+            Err(LockError::Config { option: "url", problem, .. }) => problem,
             other => panic!("{other:?}"),
         }
     }

@@ -11,7 +11,7 @@ use crate::store::{StoreAddress, open};
 fn refused(urls: &[&str]) -> String {
     let urls = urls.iter().map(|url| (*url).to_owned()).collect();
     match open(&StoreAddress::Quorum(urls), &Settings::default()).map(drop) {
-        Err(LockError::Config { option: "quorum", problem }) => problem,
+        Err(LockError::Config { option: "quorum", problem, .. }) => problem,
         other => panic!("{other:?}"),
     }
 }
@@ -50,7 +50,7 @@ fn servers_of_a_url_or_of_several_are_checked_without_a_connection() {
         ("valkey+redlock://one,two,one", "a host twice"),
     ] {
         match url(servers) {
-            Err(LockError::Config { option: "url", problem }) => {
+            Err(LockError::Config { option: "url", problem, .. }) => {
                 assert!(problem.contains(words), "{problem}");
             }
             other => panic!("{other:?}"),
@@ -117,7 +117,7 @@ async fn stores_that_are_not_independent_are_refused() {
         (older, "store 2 runs redis 7, and store 0 runs redis 8"),
     ] {
         match described([a.clone(), b.clone(), third]).connect().await {
-            Err(LockError::Config { option: "quorum", problem }) => {
+            Err(LockError::Config { option: "quorum", problem, .. }) => {
                 assert!(problem.contains(words), "{problem}");
             }
             other => panic!("the same server votes twice: {other:?}"),

@@ -80,7 +80,7 @@ mod tests {
             ("one", "does not begin with"),
         ] {
             let problem = match parsed(rest) {
-                Err(LockError::Config { option: "url", problem }) => problem,
+                Err(LockError::Config { option: "url", problem, .. }) => problem,
                 other => panic!("{rest}: {other:?}"),
             };
             assert!(problem.contains(words), "{rest}: {problem}");

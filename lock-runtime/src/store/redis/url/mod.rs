@@ -64,7 +64,7 @@ mod tests {
 
     fn problem(url: &str) -> String {
         match parse(url) {
-            Err(LockError::Config { option: "url" | "tls", problem }) => problem,
+            Err(LockError::Config { option: "url" | "tls", problem, .. }) => problem,
             other => panic!("{url}: {other:?}"),
         }
     }

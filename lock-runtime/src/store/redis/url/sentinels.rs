@@ -96,7 +96,7 @@ mod tests {
 
     fn problem(rest: &str) -> String {
         match parsed(rest) {
-            Err(LockError::Config { option: "url", problem }) => problem,
+            Err(LockError::Config { option: "url", problem, .. }) => problem,
             other => panic!("{rest}: {other:?}"),
         }
     }
