@@ -5,6 +5,7 @@
 mod architecture;
 mod code_blocks;
 mod events;
+mod faults;
 mod packages;
 mod pages;
 mod recipes;
