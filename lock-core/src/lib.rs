@@ -4,6 +4,8 @@
 //! of their own name this crate.
 
 #![forbid(unsafe_code)]
+// What users see has the attributes.
+#![allow(clippy::must_use_candidate, clippy::return_self_not_must_use, clippy::new_without_default)]
 
 #[doc(hidden)]
 pub mod address_map;

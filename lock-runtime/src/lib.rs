@@ -177,12 +177,16 @@ pub mod testing;
 #[cfg(feature = "postgres")]
 mod verification;
 
+#[cfg(feature = "redis")]
+pub(crate) use lock_core::client_name;
+#[cfg(feature = "admin")]
+pub(crate) use lock_core::lock_state;
 #[cfg(feature = "tls")]
 pub(crate) use lock_core::tls;
 pub(crate) use lock_core::{
-    address_map, backoff, capacity, client_info, client_name, clock, credentials, error, events,
-    holder, identity, join, key, lock_mode, lock_state, maybe_ready, permits, questions,
-    release_mode, replicas, runtime, safeguard, sync, timeout, user_code, wire_format,
+    address_map, backoff, capacity, client_info, clock, credentials, error, events, holder,
+    identity, join, key, lock_mode, maybe_ready, permits, questions, release_mode, replicas,
+    runtime, safeguard, sync, timeout, user_code, wire_format,
 };
 
 pub use builder::LockClientBuilder;

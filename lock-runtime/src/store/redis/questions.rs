@@ -208,6 +208,7 @@ pub(super) async fn publish(
 
 /// The namespaces of the clients that listen. `None` in a cluster, whose nodes know their own subscribers only, and without the
 /// permission.
+#[cfg(feature = "admin")]
 pub(super) async fn namespaces(
     route: &Route,
     within: Duration,
@@ -226,6 +227,7 @@ pub(super) async fn namespaces(
 }
 
 /// Decodes the channels of questions. Anybody may subscribe to a channel, with any name.
+#[cfg(feature = "admin")]
 fn namespaces_of(reply: &Value) -> Result<Vec<String>, Unexpected> {
     let channels: Vec<Vec<u8>> =
         redis::from_redis_value_ref(reply).map_err(|_| Unexpected::new(reply))?;
@@ -254,6 +256,7 @@ mod tests {
         assert!(count(&Value::Int(-1)).is_err() && count(&Value::Nil).is_err());
     }
 
+    #[cfg(feature = "admin")]
     #[test]
     fn namespaces_are_decoded() {
         let channel = |name: &[u8]| Value::BulkString(name.to_vec());
