@@ -1,4 +1,4 @@
-//! Checks `docs/architecture.md`: its tree names every file, and the functions of its walks exist.
+//! Checks `docs/architecture.md`: the functions of its walks exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -7,7 +7,7 @@ use crate::{is_test, without_tests};
 
 const PAGE: &str = include_str!("../../docs/architecture.md");
 
-/// The folders at the top of the tree.
+/// The folders of the code in the walks.
 const ROOTS: [&str; 2] = ["lock-macros/src/", "lock-runtime/src/"];
 
 /// The headings of the walks.
@@ -18,7 +18,7 @@ const WAKE_UP_WALK: &str = "A wake-up from release to grant";
 /// The largest number of hops of a wake-up inside a process.
 const MOST_HOPS: usize = 8;
 
-/// All files below [`ROOTS`], by full path, and their texts.
+/// All files of Rust below [`ROOTS`], by full path, and their texts.
 fn files() -> BTreeMap<String, String> {
     fn collect(folder: &Path, prefix: &str, files: &mut BTreeMap<String, String>) {
         for entry in std::fs::read_dir(folder).expect("a folder") {
@@ -27,7 +27,7 @@ fn files() -> BTreeMap<String, String> {
             let full = format!("{prefix}{name}");
             if path.is_dir() {
                 collect(&path, &format!("{full}/"), files);
-            } else {
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
                 files.insert(full, std::fs::read_to_string(&path).expect("a text"));
             }
         }
@@ -40,43 +40,12 @@ fn files() -> BTreeMap<String, String> {
     files
 }
 
-fn is_a(path: &str, extension: &str) -> bool {
-    Path::new(path).extension().is_some_and(|own| own == extension)
-}
-
 /// The module of a file, without its crate.
 fn module(path: &str) -> String {
     let inner = ROOTS.iter().find_map(|root| path.strip_prefix(root)).expect("a root");
     let stem = inner.rsplit_once('.').map_or(inner, |(stem, _)| stem);
     let stem = stem.strip_suffix("/mod").unwrap_or(stem);
     stem.replace('/', "::")
-}
-
-/// The full paths that the tree of the page names: files, and folders with a `/` at the end.
-fn named() -> BTreeSet<String> {
-    let tree = PAGE.split("```text\n").nth(1).and_then(|rest| rest.split("```").next());
-    let (mut named, mut folders) = (BTreeSet::new(), Vec::<(usize, String)>::new());
-    for line in tree.expect("a tree").lines() {
-        let indent = line.len() - line.trim_start().len();
-        let (entry, description) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
-        while folders.last().is_some_and(|(outer, _)| *outer >= indent) {
-            folders.pop();
-        }
-        let outer = folders.last().map_or("", |(_, path)| path);
-        assert_eq!(outer.is_empty(), indent == 0, "{entry} is in no folder");
-        let path = format!("{outer}{entry}");
-        if entry.ends_with('/') {
-            // A small folder may list its files in its own line.
-            let words = description.split([' ', ',', ';', ':']);
-            let files = words.filter(|word| is_a(word, "rs") || is_a(word, "lua"));
-            named.extend(files.map(|file| format!("{path}{file}")));
-            folders.push((indent, path.clone()));
-        } else {
-            assert!(!description.is_empty(), "the page does not describe {path}");
-        }
-        assert!(named.insert(path.clone()), "the page names {path} twice");
-    }
-    named
 }
 
 /// The text of a section, from its heading to the next one.
@@ -164,31 +133,11 @@ fn has_function(text: &str, of_type: Option<&str>, function: &str) -> bool {
 /// Whether the code has this function, of a type or of a module.
 fn exists(of: &str, function: &str, files: &BTreeMap<String, String>) -> bool {
     let is_type = of.starts_with(|c: char| c.is_ascii_uppercase());
-    files.iter().filter(|(path, _)| is_a(path, "rs")).any(|(path, text)| {
+    files.iter().any(|(path, text)| {
         let module = module(path);
         let is_this = is_type || module.rsplit("::").next() == Some(of);
         !is_test(&module) && is_this && has_function(text, is_type.then_some(of), function)
     })
-}
-
-#[test]
-fn the_tree_names_every_file_by_its_full_path() {
-    let named = named();
-    let production = files().into_keys().filter(|path| !is_test(&module(path)));
-    let missing: Vec<String> = production.filter(|path| !named.contains(path)).collect();
-    assert!(missing.is_empty(), "the page does not name {missing:#?}");
-}
-
-#[test]
-fn the_tree_names_nothing_else() {
-    let files = files();
-    for path in named() {
-        let exists = match path.strip_suffix('/') {
-            Some(_) => files.keys().any(|file| file.starts_with(&path)),
-            None => files.contains_key(&path),
-        };
-        assert!(exists, "the page names {path}, which does not exist");
-    }
 }
 
 #[test]

@@ -1,10 +1,11 @@
-//! Checks the structure of `lock-runtime`: no import cycles, no upward imports, no long files. Checks
-//! that no type name of the workspace has two meanings, that the pages for developers and operators and
-//! the recipes agree with the code, and that the packages are complete.
+//! Checks the structure of `lock-runtime`: no import cycles, no upward imports. Checks that the pages for
+//! developers and operators, the table of the tests of faults and the recipes agree with the code, and that
+//! the packages are complete.
 
 mod architecture;
 mod code_blocks;
 mod events;
+mod faults;
 mod packages;
 mod pages;
 mod recipes;
@@ -13,11 +14,6 @@ mod workflow;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-
-use proc_macro2::{Delimiter, TokenStream, TokenTree};
-
-/// The longest file, in lines.
-const LONGEST_FILE: usize = 450;
 
 /// The layers from the top down, by module. A module may import from its own layer and from those
 /// below.
@@ -76,32 +72,6 @@ const LAYERS: [&[&str]; 9] = [
         "user_code",
         "wire_format",
     ],
-];
-
-/// The folders in which no two types have the same name.
-const TYPE_FOLDERS: [&str; 8] = [
-    "lock-runtime/src",
-    "lock-macros/src",
-    "lock-dashboard",
-    "lockctl",
-    "tests",
-    "bench",
-    "examples",
-    "recipes",
-];
-
-/// Types that have the name of another type on purpose: the file, the names, and the reason.
-const REPEATED_NAMES: [(&str, &[&str], &str); 2] = [
-    (
-        "lock-runtime/src/engine/handoff.rs",
-        &["LocalQueues", "Permit", "Offer", "Waiter", "QueuePosition", "Lease", "Hold", "Ending"],
-        "the aliases fix the type parameter of the generic types",
-    ),
-    (
-        "lock-runtime/src/engine/local_queue/tests/mod.rs",
-        &["Permit", "Waiter", "Offer"],
-        "the aliases fix the type parameter of the generic types for these tests",
-    ),
 ];
 
 fn source() -> PathBuf {
@@ -266,101 +236,4 @@ fn the_engine_does_not_depend_on_redis_or_a_layout() {
             }
         }
     }
-}
-
-#[test]
-fn no_file_is_too_long() {
-    for (module, text) in modules() {
-        let lines = text.lines().count();
-        assert!(lines <= LONGEST_FILE, "{module} has {lines} lines, the limit is {LONGEST_FILE}");
-    }
-}
-
-/// The names of the types that are defined in `tokens`, also those in functions and in macros.
-/// Associated types are not definitions.
-fn defined_types(tokens: TokenStream, is_associated: bool, names: &mut Vec<String>) {
-    // Whether the next block contains associated types.
-    let mut in_header = false;
-    let mut starts_item = true;
-    let mut tokens = tokens.into_iter().peekable();
-    while let Some(token) = tokens.next() {
-        let mut starts_next = false;
-        match token {
-            TokenTree::Group(group) => {
-                let is_block = group.delimiter() == Delimiter::Brace;
-                defined_types(group.stream(), is_block && in_header, names);
-                in_header &= !is_block;
-                starts_next = true;
-            }
-            TokenTree::Ident(word) => {
-                let word = word.to_string();
-                // In other places, `impl` is part of a type.
-                in_header |= word == "trait" || word == "impl" && starts_item;
-                starts_next = word == "unsafe";
-                let is_definition = match word.as_str() {
-                    "struct" | "enum" | "trait" | "union" => true,
-                    "type" => !is_associated,
-                    _ => false,
-                };
-                if let Some(TokenTree::Ident(name)) = tokens.peek()
-                    && is_definition
-                {
-                    names.push(name.to_string());
-                }
-            }
-            TokenTree::Punct(mark) => {
-                starts_next = mark.as_char() == ';';
-                in_header &= !starts_next;
-            }
-            TokenTree::Literal(_) => {}
-        }
-        starts_item = starts_next;
-    }
-}
-
-/// The files that define each type name, once per definition.
-fn type_definitions() -> BTreeMap<String, Vec<String>> {
-    fn collect(root: &Path, folder: &Path, definitions: &mut BTreeMap<String, Vec<String>>) {
-        for entry in std::fs::read_dir(root.join(folder)).expect("a folder") {
-            let path = folder.join(entry.expect("an entry").file_name());
-            if root.join(&path).is_dir() {
-                // The programs in this folder are compiled one by one.
-                if path != Path::new("tests/ui") {
-                    collect(root, &path, definitions);
-                }
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = std::fs::read_to_string(root.join(&path)).expect("a text");
-                let mut names = Vec::new();
-                defined_types(text.parse().expect("Rust"), false, &mut names);
-                for name in names {
-                    let file = path.to_str().expect("a path in UTF-8").to_owned();
-                    definitions.entry(name).or_default().push(file);
-                }
-            }
-        }
-    }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut definitions = BTreeMap::new();
-    for folder in TYPE_FOLDERS {
-        collect(&root, Path::new(folder), &mut definitions);
-    }
-    definitions
-}
-
-#[test]
-fn no_type_name_has_two_meanings() {
-    let mut definitions = type_definitions();
-    assert!(definitions.len() > 300, "definitions are found");
-    for (file, names, _) in REPEATED_NAMES {
-        for name in names {
-            let files = definitions.get_mut(*name);
-            let at = files.as_ref().and_then(|files| files.iter().position(|other| other == file));
-            let at = at.unwrap_or_else(|| panic!("{file} does not define {name}"));
-            let files = files.expect("found");
-            files.remove(at);
-            assert!(!files.is_empty(), "{name} in {file} needs no exception");
-        }
-    }
-    definitions.retain(|_, files| files.len() > 1);
-    assert!(definitions.is_empty(), "type names with several definitions: {definitions:#?}");
 }
