@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A password, with or without a user name, for the connections to a server. See
-/// [`LockClientBuilder::credentials`](crate::LockClientBuilder::credentials).
+/// `LockClientBuilder::credentials`.
 ///
 /// `Debug` does not show the password.
 ///

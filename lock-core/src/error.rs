@@ -36,7 +36,7 @@ use crate::seconds::Seconds;
 #[non_exhaustive]
 pub enum LockError {
     /// The wait ended while the lock had another holder. Try again later. Or there was a run in this
-    /// period ([`HolderKind::NextPeriod`](crate::HolderKind::NextPeriod)).
+    /// period ([`HolderKind::NextPeriod`](crate::holder::HolderKind::NextPeriod)).
     ///
     /// Either the client holds the lock itself, or the store has answered that another owner holds
     /// it: to this call, to another call of the client for the key, or to the client's last check
@@ -64,7 +64,7 @@ pub enum LockError {
     },
 
     /// The store did not answer, rejected all requests, or granted no locks because of a
-    /// [quarantine](crate::LockClientBuilder::quarantine), for the whole wait.
+    /// quarantine (`LockClientBuilder::quarantine`), for the whole wait.
     ///
     /// When an acquisition fails with this error, nothing is held, and the effects of unanswered
     /// requests are undone in the background. When a request for a fencing token or a nested call
@@ -84,7 +84,7 @@ pub enum LockError {
 
     /// The lock was acquired, and then lost.
     ///
-    /// The body of [`run`](crate::Lock::run) or of an annotated function was dropped when the loss
+    /// The body of `Lock::run` or of an annotated function was dropped when the loss
     /// was noticed. Its last operations may be complete, partly complete, or still in flight: check
     /// their outcome before you retry, or make them idempotent. With a fencing token, a resource
     /// can reject writes that arrive after those of a later holder. A fencing token does not make a
@@ -112,13 +112,13 @@ pub enum LockError {
         problem: String,
     },
 
-    /// A key in the store holds something other than a lock of this [format](crate::WireFormat), or
+    /// A key in the store holds something other than a lock of this [format](crate::wire_format::WireFormat), or
     /// other than the fencing token, or the record of a leader or of a run, that belongs there. The key was
     /// not changed.
     ///
-    /// A lock is a `string` in [`Token`](crate::WireFormat::Token), a `hash` in
-    /// [`Redisson`](crate::WireFormat::Redisson) and a `Unix time in ms` in
-    /// [`Timestamp`](crate::WireFormat::Timestamp). A lock of another kind is named, such as a
+    /// A lock is a `string` in [`Token`](crate::wire_format::WireFormat::Token), a `hash` in
+    /// [`Redisson`](crate::wire_format::WireFormat::Redisson) and a `Unix time in ms` in
+    /// [`Timestamp`](crate::wire_format::WireFormat::Timestamp). A lock of another kind is named, such as a
     /// `read-write lock`, a `semaphore` or a `Redisson read-write lock`. A nested lock in another format than
     /// the enclosing lock fails with this error as well.
     #[error(
@@ -139,8 +139,8 @@ pub enum LockError {
     },
 
     /// The body of a reader has called a writer of the same
-    /// [read-write lock](crate::ReadWriteLock), which would wait for that reader; or the body of a holder
-    /// of [permits](crate::Semaphore) has called for more of them. Nothing was requested.
+    /// read-write lock (`ReadWriteLock`), which would wait for that reader; or the body of a holder
+    /// of permits (`Semaphore`) has called for more of them. Nothing was requested.
     #[error(
         "lock {key:?}: the call would wait for its own enclosing body; release the lock of that body \
          first, upgrade it if it is a reader (`try_upgrade`), or acquire all permits at once"
@@ -173,7 +173,7 @@ pub enum LockError {
     )]
     NotConfigured,
 
-    /// [`install`](crate::LockClient::install) was called a second time.
+    /// `LockClient::install` was called a second time.
     #[error(
         "a lock client is already installed; install one client per process, and use \
          `client = …` or `with_client` for other clients"
@@ -312,7 +312,7 @@ pub enum LostReason {
     /// The client was shut down while the lock was held.
     ShutDown,
     /// An operator has asked the holder to give the lock up, and its client is
-    /// [revocable](crate::LockClientBuilder::revocable).
+    /// revocable (`LockClientBuilder::revocable`).
     Revoked,
 }
 

@@ -64,7 +64,7 @@ pub enum HolderKind {
     Elsewhere,
     /// The key never expires. Only its owner or an operator can free it.
     NoExpiry,
-    /// There was a run in this period. The lock itself may be free. See [`Periodic`](crate::Periodic).
+    /// There was a run in this period. The lock itself may be free. See `Periodic`.
     NextPeriod,
 }
 

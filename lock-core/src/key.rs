@@ -100,8 +100,8 @@ fn invalid(key: &str, problem: String) -> LockError {
     LockError::invalid_key(format!("{}{cut}", &key[..end]), problem)
 }
 
-/// A key for [`LockClient::lock`](crate::LockClient::lock): any text, or the result of
-/// [`key!`](crate::key!).
+/// A key for `LockClient::lock`: any text, or the result of
+/// `key!`.
 ///
 /// A key has at least one byte and at most 1,024 bytes, including the namespace. Keys that begin
 /// with `lock_fence:`, `lock_owner:`, `lock_ack:`, `lock_quarantine:`, `lock_queue:`, `lock_leader:`,
@@ -122,7 +122,7 @@ impl LockKey {
     ///
     /// # Errors
     ///
-    /// [`LockError::InvalidKey`] if a value in [`key!`](crate::key!) is empty, cannot be formatted,
+    /// [`LockError::InvalidKey`] if a value in `key!` is empty, cannot be formatted,
     /// or makes the key longer than 1,024 bytes.
     pub fn into_string(self) -> Result<String, LockError> {
         self.0

@@ -37,11 +37,11 @@ impl LockState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoredLayout {
-    /// [`WireFormat::Token`](crate::WireFormat::Token), of a client of this library.
+    /// [`WireFormat::Token`](crate::wire_format::WireFormat::Token), of a client of this library.
     Token,
-    /// [`WireFormat::Redisson`](crate::WireFormat::Redisson).
+    /// [`WireFormat::Redisson`](crate::wire_format::WireFormat::Redisson).
     Redisson,
-    /// [`WireFormat::Timestamp`](crate::WireFormat::Timestamp).
+    /// [`WireFormat::Timestamp`](crate::wire_format::WireFormat::Timestamp).
     Timestamp,
     /// A read-write lock.
     ReadWrite,
@@ -75,7 +75,7 @@ pub struct StoredHolder {
     /// The client of the owner. Without any value for a client of another library.
     pub client: ClientInfo,
     /// The longest time for which the holder can have had the lock; see
-    /// [`Holder::held_for`](crate::Holder::held_for).
+    /// [`Holder::held_for`](crate::holder::Holder::held_for).
     pub held_for: Option<Duration>,
     /// The rest of its lease; `None` for a key that never expires.
     pub lease_left: Option<Duration>,
@@ -112,7 +112,7 @@ pub const LONGEST_TOKEN: usize = 256;
 /// only, which is enough to distinguish holders in a log.
 ///
 /// A token of another library may be longer than 256 bytes, or no UTF-8. It is then known in part only, and
-/// [`delete`](crate::admin::LockAdmin::delete) refuses it.
+/// `admin::LockAdmin::delete` refuses it.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct HolderToken(String);
 
@@ -122,7 +122,7 @@ impl HolderToken {
         Self(token.into())
     }
 
-    /// The whole text, for [`delete`](crate::admin::LockAdmin::delete) and for the tools of the store.
+    /// The whole text, for `admin::LockAdmin::delete` and for the tools of the store.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -1,9 +1,9 @@
 //! When a call returns after its body has ended.
 
-/// Whether [`Lock::run`](crate::Lock::run) and annotated functions wait for the release of their
+/// Whether `Lock::run` and annotated functions wait for the release of their
 /// lock.
 ///
-/// For annotated functions, see the option [`release`](macro@crate::distributed_lock#release).
+/// For annotated functions, see the option `release`.
 ///
 /// # Examples
 ///
@@ -33,7 +33,7 @@ pub enum ReleaseMode {
     /// wait for their own.
     ///
     /// The release is repeated until the store answers or the lease has ended, even if the runtime
-    /// of the call ends, and [`shutdown`](crate::LockClient::shutdown) waits for it. The next call
+    /// of the call ends, and `LockClient::shutdown` waits for it. The next call
     /// of the client on the key waits for it, within its own wait; with a wait of zero, it may find
     /// the lock busy.
     ///

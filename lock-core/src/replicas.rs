@@ -6,7 +6,7 @@ use crate::error::LockError;
 const MOST: u32 = 1_000;
 
 /// The replicas of a server that have to acknowledge each grant and each renewal of a lock, for
-/// [`Lock::acknowledged_by`](crate::Lock::acknowledged_by).
+/// `Lock::acknowledged_by`.
 ///
 /// # Examples
 ///

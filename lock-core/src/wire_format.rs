@@ -3,12 +3,12 @@
 /// The layout of a lock in Redis, which determines the clients that can share it.
 ///
 /// All clients that use a key must use the same format. If a key holds something else, the call
-/// returns [`LockError::WrongFormat`](crate::LockError::WrongFormat) and does not change the key.
+/// returns [`LockError::WrongFormat`](crate::error::LockError::WrongFormat) and does not change the key.
 /// Inside one client, locks on one key exclude each other even in different formats. A nested lock
 /// in another format than the enclosing lock returns `WrongFormat` as well.
 ///
 /// For annotated functions, see the option
-/// [`wire_format`](macro@crate::distributed_lock#wire_format).
+/// `wire_format`.
 ///
 /// The memory store has no layouts and accepts all formats.
 ///

@@ -6,7 +6,7 @@
 //! that it does not know.
 //!
 //! A question, an answer and their channels may come from anybody with access to the server. A question has
-//! no effect, apart from [`QuestionKind::Revoke`], which a client has to allow.
+//! no effect, apart from [`QuestionKind::Revoke`](question::QuestionKind::Revoke), which a client has to allow.
 
 pub mod answer;
 pub mod limit;

@@ -1,7 +1,7 @@
 //! The shards of measurements, and which one a thread uses.
 //!
 //! Threads that acquire the same lock would take the cache lines of shared counters from each other, and
-//! an atomic addition costs several times as much as a plain one. So up to [`EXCLUSIVE_SHARDS`] threads
+//! an atomic addition costs several times as much as a plain one. So up to `EXCLUSIVE_SHARDS` threads
 //! have a shard of their own. Further threads share the others.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
