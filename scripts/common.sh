@@ -100,7 +100,7 @@ finish() {
 }
 
 # with_switches COMMAND...: runs Cargo for the build that all tests share. The safeguards of lock-runtime have switches in it,
-# which negative controls use (`lock-runtime/src/safeguard.rs`), so that nothing is built twice. Cargo calls the wrapper only for
+# which negative controls use (`lock-core/src/safeguard.rs`), so that nothing is built twice. Cargo calls the wrapper only for
 # the packages of the project.
 with_switches() { RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc-with-switches "$@"; }
 

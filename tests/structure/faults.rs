@@ -15,7 +15,7 @@ const HEAD: &str = "\
 The test suite `structure` writes this page from the sources: all tests of `tests/faults`, and those of the other suites that have
 a negative control. The last column names the safeguards without which the test was seen to fail: the control runs it in a
 process without the safeguard. `+` joins safeguards that are switched off together, because each of them is sufficient. A test
-without an entry has no control. `lock-runtime/src/safeguard.rs` says what each safeguard does.
+without an entry has no control. `lock-core/src/safeguard.rs` says what each safeguard does.
 
 `scripts/controls` runs the controls of `faults` and `suites`, `scripts/etcd` those of `etcd`, and `scripts/databases` those of
 `postgres`.
@@ -95,7 +95,7 @@ fn rows(program: &str, controls_file: &str, folders: &[&str]) -> Rows {
             );
         }
     }
-    let known = read(&root().join("lock-runtime/src/safeguard.rs"));
+    let known = read(&root().join("lock-core/src/safeguard.rs"));
     for (test, safeguards) in controls(&read(&root().join(controls_file))) {
         let (module, name) = split(&test);
         let is_here =

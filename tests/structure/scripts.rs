@@ -3,9 +3,10 @@
 use crate::packages::{files, root};
 
 /// The folders with tests.
-const FOLDERS: [&str; 8] = [
+const FOLDERS: [&str; 9] = [
     "bench",
     "examples",
+    "lock-core",
     "lock-dashboard",
     "lock-macros",
     "lock-runtime",
@@ -43,6 +44,7 @@ fn the_test_scripts_name_every_test_target() {
         "examples",
         "examples/orders",
         "examples/sqlite",
+        "lock-core",
         "lock-dashboard",
         "lock-macros",
         "lock-runtime",
