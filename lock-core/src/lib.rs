@@ -3,6 +3,7 @@
 //! Services use [`lock-runtime`](https://docs.rs/lock-runtime), which re-exports what they need of it. Only programs with a store
 //! of their own name this crate.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 // What users see has the attributes.
 #![allow(clippy::must_use_candidate, clippy::return_self_not_must_use, clippy::new_without_default)]
