@@ -5,8 +5,13 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
-// What users see has the attributes.
-#![allow(clippy::must_use_candidate, clippy::return_self_not_must_use, clippy::new_without_default)]
+// What users see has the attributes, and a `Debug`.
+#![allow(
+    missing_debug_implementations,
+    clippy::must_use_candidate,
+    clippy::return_self_not_must_use,
+    clippy::new_without_default
+)]
 
 #[doc(hidden)]
 pub mod address_map;
@@ -54,6 +59,8 @@ pub mod runtime;
 pub mod safeguard;
 #[doc(hidden)]
 pub mod seconds;
+#[doc(hidden)]
+pub mod store;
 #[doc(hidden)]
 pub mod sync;
 #[doc(hidden)]

@@ -60,7 +60,8 @@ pub async fn a_scan_finds_all_keys_with_a_prefix<S: Store>(store: &S) {
         loop {
             parts += 1;
             assert!(parts < MOST_PARTS, "the scan does not end");
-            let scan = LeaseScan { from: from.as_deref(), ..LeaseScan::new(&first.key, limit) };
+            let mut scan = LeaseScan::new(&first.key, limit);
+            scan.from = from.as_deref();
             let page = store.scan(scan).await.expect("an answer");
             assert!(page.leases.len() <= limit, "{} leases instead of {limit}", page.leases.len());
             found.extend(page.leases);

@@ -82,75 +82,39 @@
 //! # }
 //! ```
 
-// Only a remote store uses all of it.
-#![cfg_attr(not(feature = "redis"), allow(dead_code))]
-
-pub(crate) mod announcements;
-#[cfg(feature = "admin")]
-pub(crate) mod asker;
-mod capabilities;
-pub(crate) mod contract;
-#[cfg(feature = "store")]
-mod custom;
 #[cfg(feature = "etcd")]
 mod etcd;
-#[cfg(test)]
-pub(crate) mod faulty;
-pub(crate) mod hold_reports;
-#[cfg(any(feature = "redis", feature = "store"))]
-mod home;
-#[cfg(feature = "admin")]
-mod inspector;
-#[cfg(any(feature = "etcd", feature = "postgres"))]
-pub(crate) mod joiner;
-pub(crate) mod key_holder;
-mod lane;
-mod layout;
-mod left;
-mod limits;
-pub(crate) mod memory;
-mod mode_change;
 mod open;
-pub(crate) mod owner;
-#[cfg(feature = "store")]
-mod patience;
-#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
-mod per_runtime;
-pub(crate) mod periods;
-mod place;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
-pub(crate) mod profile;
-pub(crate) mod quarantine_terms;
-pub(crate) mod queueing;
 mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
-pub(crate) mod requests;
-#[cfg(feature = "admin")]
-pub(crate) mod scanning;
-mod send_trace;
-mod sets;
-mod settings;
-mod store_error;
-pub(crate) mod subscriptions;
-#[cfg(feature = "tls")]
-mod tls;
-#[cfg(any(feature = "etcd", feature = "redis"))]
-mod url_options;
 
 #[cfg(feature = "store")]
-pub(crate) use custom::OpenStore;
+use lock_core::store::custom;
+#[cfg(test)]
+pub(crate) use lock_core::store::faulty;
+#[cfg(feature = "tls")]
+use lock_core::store::tls;
+pub(crate) use lock_core::store::{
+    announcements, asker, contract, hold_reports, home, joiner, key_holder, limits, memory, owner,
+    patience, per_runtime, periods, profile, quarantine_terms, queueing, scanning, settings,
+    store_error, subscriptions, url_options,
+};
+
 #[cfg(feature = "store")]
-pub use custom::{
+pub(crate) use self::custom::OpenStore;
+#[cfg(feature = "store")]
+pub use self::custom::{
     FenceRequest, FencingOutcome, LeaseOutcome, LeasePage, LeaseRequest, LeaseScan, ReleaseOutcome,
     ReleaseRequest, RenewOutcome, Store, StoredLease, WakeUps,
 };
 #[cfg(feature = "etcd")]
-pub use etcd::EtcdStore;
-pub(crate) use open::{StoreAddress, open};
+pub use self::etcd::EtcdStore;
+pub(crate) use self::open::{StoreAddress, open};
 #[cfg(feature = "postgres")]
-pub use postgres::{LockTransaction, POSTGRES_SCHEMA, PostgresStore};
-pub(crate) use settings::Settings;
+pub use self::postgres::{LockTransaction, POSTGRES_SCHEMA, PostgresStore};
+pub(crate) use self::settings::Settings;
 #[cfg(feature = "store")]
-pub use store_error::StoreError;
+pub use self::store_error::StoreError;

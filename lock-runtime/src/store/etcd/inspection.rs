@@ -48,7 +48,7 @@ impl Members {
         let last = read.kvs.last().filter(|_| read.more);
         // The first one behind it.
         let next = last.map(|last| [&last.key[..], b"\0"].concat());
-        Ok(LeasePage { leases: self.stored(&read.kvs).await?, next })
+        Ok(LeasePage::new(self.stored(&read.kvs).await?, next))
     }
 
     /// What the clients with these ids tell about themselves, as far as they have this namespace.
@@ -101,11 +101,11 @@ impl Members {
                 by_lease.insert(*lease, rest?);
             }
         }
-        let stored = locks.into_iter().filter_map(|(lease, lock)| {
+        let stored = locks.into_iter().filter_map(|(lease, mut lock)| {
             let left = by_lease.get(&lease)?;
             // The lease has ended in the meantime, and with it the key.
-            let left = if lease == NO_LEASE { None } else { Some((*left)?) };
-            Some(StoredLease { left, ..lock })
+            lock.left = if lease == NO_LEASE { None } else { Some((*left)?) };
+            Some(lock)
         });
         Ok(stored.collect())
     }

@@ -41,7 +41,7 @@ pub(super) async fn scan(
         let key = String::from_utf8(row.get(2)).ok()?;
         stored(key, row)
     });
-    Ok(LeasePage { leases: leases.collect(), next })
+    Ok(LeasePage::new(leases.collect(), next))
 }
 
 /// The clients with these ids that are connected.
@@ -62,7 +62,9 @@ fn stored(key: String, row: &Row) -> Option<StoredLease> {
     let left = left.map(|left| Duration::try_from_secs_f64(left).ok());
     // An endless one has no rest.
     let left = if left == Some(None) { return None } else { left.flatten() };
-    Some(StoredLease { key, owner, left })
+    let mut lease = StoredLease::new(key, "", left);
+    lease.owner = owner;
+    Some(lease)
 }
 
 /// The first key behind all that begin with a prefix; `None` if there is none.

@@ -1,0 +1,104 @@
+//! The layouts of locks in a store, and their modes.
+use std::fmt;
+
+use crate::lock_mode::LockMode;
+use crate::permits::Permits;
+use crate::wire_format::WireFormat;
+
+/// How a store writes locks of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Layout {
+    /// Exclusive locks in a format that other clients may share.
+    Wire(WireFormat),
+    /// Read-write locks.
+    ReadWrite,
+    Semaphore,
+    /// Exclusive locks at one store of a quorum: those of `Token`, without a queue. A release wakes all
+    /// who wait.
+    Vote,
+}
+
+impl Layout {
+    pub const ALL: [Self; WireFormat::ALL.len() + 3] = [
+        Self::Wire(WireFormat::ALL[0]),
+        Self::Wire(WireFormat::ALL[1]),
+        Self::Wire(WireFormat::ALL[2]),
+        Self::ReadWrite,
+        Self::Semaphore,
+        Self::Vote,
+    ];
+
+    pub const TOKEN: Self = Self::Wire(WireFormat::Token);
+
+    /// The position in [`ALL`](Self::ALL).
+    pub const fn index(self) -> usize {
+        match self {
+            Self::Wire(format) => format.index(),
+            Self::ReadWrite => WireFormat::ALL.len(),
+            Self::Semaphore => WireFormat::ALL.len() + 1,
+            Self::Vote => WireFormat::ALL.len() + 2,
+        }
+    }
+
+    /// The kind of value that a key in this layout holds.
+    pub fn value(self) -> &'static str {
+        match self {
+            Self::Wire(format) => format.value(),
+            Self::ReadWrite => "read-write lock",
+            Self::Semaphore => "semaphore",
+            Self::Vote => WireFormat::Token.value(),
+        }
+    }
+}
+
+impl From<WireFormat> for Layout {
+    fn from(format: WireFormat) -> Self {
+        Self::Wire(format)
+    }
+}
+
+/// The mode of a lock, which determines the owners that it excludes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Excludes all other owners.
+    Exclusive,
+    /// Excludes writers. In the layout [`ReadWrite`](Layout::ReadWrite).
+    Read,
+    /// Excludes readers and other writers. In the same layout.
+    Write,
+    /// Excludes owners that would have more than the limit together with the others. In the layout
+    /// [`Semaphore`](Layout::Semaphore).
+    Permits(Permits),
+}
+
+impl From<LockMode> for Mode {
+    fn from(mode: LockMode) -> Self {
+        match mode {
+            LockMode::Read => Self::Read,
+            LockMode::Write => Self::Write,
+        }
+    }
+}
+
+impl Mode {
+    /// Whether the holder of a lock in this mode can give it to a call that wants this one.
+    pub fn can_become(self, wanted: Self) -> bool {
+        match (self, wanted) {
+            (Self::Permits(_), _) | (_, Self::Permits(_)) => self == wanted,
+            // Readers do not give their lock to writers, nor the other way round.
+            _ => true,
+        }
+    }
+}
+
+/// The mode in a request; nothing for exclusive locks.
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exclusive => Ok(()),
+            Self::Read => f.write_str("r"),
+            Self::Write => f.write_str("w"),
+            Self::Permits(permits) => write!(f, "p{}/{}/", permits.count(), permits.limit()),
+        }
+    }
+}

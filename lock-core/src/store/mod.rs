@@ -1,0 +1,39 @@
+//! The contract of a store, the values that cross it, and the store in memory, which is its model.
+
+pub mod announcements;
+pub mod asker;
+pub mod capabilities;
+pub mod contract;
+#[cfg(feature = "store")]
+pub mod custom;
+#[cfg(any(test, feature = "simulation"))]
+pub mod faulty;
+pub mod hold_reports;
+pub mod home;
+pub mod inspector;
+pub mod joiner;
+pub mod key_holder;
+pub mod lane;
+pub mod layout;
+pub mod left;
+pub mod limits;
+pub mod memory;
+pub mod mode_change;
+pub mod owner;
+pub mod patience;
+pub mod per_runtime;
+pub mod periods;
+pub mod place;
+pub mod profile;
+pub mod quarantine_terms;
+pub mod queueing;
+pub mod requests;
+pub mod scanning;
+pub mod send_trace;
+pub mod sets;
+pub mod settings;
+pub mod store_error;
+pub mod subscriptions;
+#[cfg(feature = "tls")]
+pub mod tls;
+pub mod url_options;
