@@ -9,7 +9,7 @@ use super::wake_ups::WakeUps;
 use crate::client_info::ClientInfo;
 use crate::store::store_error::StoreError;
 
-/// A store of locks, of which the program has its own implementation: see the [module](crate::store).
+/// A store of locks, of which the program has its own implementation: see the module (`store`).
 ///
 /// **Atomicity.** Each request is one atomic step: two requests for one key behave as if one came after the other, also if
 /// they come from different processes.
@@ -35,7 +35,7 @@ use crate::store::store_error::StoreError;
 /// dropped, and only after the release, its lease stays until it ends. A store that can order its requests prevents that, for
 /// example by sending both over one connection.
 ///
-/// [`conformance`](crate::conformance) tests an implementation.
+/// `conformance` tests an implementation.
 pub trait Store: Send + Sync + 'static {
     /// The name of the store, such as `etcd`. It is used in errors.
     fn name(&self) -> &str;
@@ -80,7 +80,7 @@ pub trait Store: Send + Sync + 'static {
     /// hold whose [`acquire`](Self::acquire) has delivered one, unless it is that of one of several keys.
     ///
     /// By default, the store has no fencing tokens, and a call that wants one gets
-    /// [`LockError::Config`](crate::LockError::Config).
+    /// [`LockError::Config`](crate::error::LockError::Config).
     fn fence(
         &self,
         request: FenceRequest<'_>,
@@ -92,7 +92,7 @@ pub trait Store: Send + Sync + 'static {
         }))
     }
 
-    /// What is stored about a key, for [`LockError::Busy`](crate::LockError::Busy) and for operators (`LockAdmin` with the
+    /// What is stored about a key, for [`LockError::Busy`](crate::error::LockError::Busy) and for operators (`LockAdmin` with the
     /// feature `admin`). `None` if nobody has the key, and it does not stay taken after a release.
     ///
     /// By default, the store does not tell: [`StoreError::Config`] with the option `store`.
@@ -131,7 +131,7 @@ pub trait Store: Send + Sync + 'static {
         ready(Ok(Vec::new()))
     }
 
-    /// Fails unless locks can be acquired and renewed now, for [`LockClient::ready`](crate::LockClient::ready). Always
+    /// Fails unless locks can be acquired and renewed now, for `LockClient::ready`. Always
     /// succeeds by default.
     fn check(&self) -> impl Future<Output = Result<(), StoreError>> + Send {
         ready(Ok(()))
