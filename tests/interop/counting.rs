@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis::AsyncConnectionConfig;
+use lock_tests::workload::patient_connection;
 use redis::aio::MultiplexedConnection;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -37,11 +37,7 @@ with_every_client! {
 /// Lets both sides count, each under its own lock. Returns the final value of the counter.
 async fn count(fixture: &InteropFixture, key: &str, peer_key: &str) -> u64 {
     let mut peer = fixture.peer().await;
-    let server = redis::Client::open(fixture.server.url()).expect("a valid URL");
-    // No response timeout, because a slow machine is not a failure of the lock.
-    let no_timeout = AsyncConnectionConfig::new().set_response_timeout(None);
-    let server =
-        server.get_multiplexed_async_connection_with_config(&no_timeout).await.expect("up");
+    let server = patient_connection(&fixture.server.url()).await.expect("up");
     for _ in 0..ROUNDS {
         let counting = peer.send(&format!("count {peer_key} n {TASKS} {}", TIMES / ROUNDS));
         let mut tasks = JoinSet::new();

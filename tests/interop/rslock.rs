@@ -6,7 +6,7 @@ use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redis::AsyncConnectionConfig;
+use lock_tests::workload::patient_connection;
 use redis::aio::MultiplexedConnection;
 use rslock::{Lock, LockError, LockManager};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -21,10 +21,7 @@ type PeerResult<T = String> = Result<T, Box<dyn Error + Send + Sync>>;
 #[tokio::main]
 async fn main() -> PeerResult<()> {
     let url = std::env::args().nth(2).ok_or("usage: rslock-peer rslock REDIS_URL")?;
-    // No response timeout, because a slow machine is not a failure of the lock.
-    let no_timeout = AsyncConnectionConfig::new().set_response_timeout(None);
-    let server = redis::Client::open(&*url)?;
-    let server = server.get_multiplexed_async_connection_with_config(&no_timeout).await?;
+    let server = patient_connection(&url).await?;
     let mut locks = LockManager::new(vec![url]);
     let delay = Duration::from_millis(200);
     locks.set_retry(u32::MAX, delay);

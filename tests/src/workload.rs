@@ -159,15 +159,18 @@ pub struct Register {
     server: MultiplexedConnection,
 }
 
+/// A connection without a response timeout, because a slow machine is not a failure of what is tested.
+pub async fn patient_connection(url: &str) -> RedisResult<MultiplexedConnection> {
+    let no_timeout = AsyncConnectionConfig::new().set_response_timeout(None);
+    redis::Client::open(url)?.get_multiplexed_async_connection_with_config(&no_timeout).await
+}
+
 impl Register {
     /// Connects to the server at this URL.
     pub async fn open(url: &str) -> RedisResult<Self> {
         // A process that is suspended during a write must see the reply when it resumes, however
         // late.
-        let no_timeout = AsyncConnectionConfig::new().set_response_timeout(None);
-        let server = redis::Client::open(url)?;
-        let server = server.get_multiplexed_async_connection_with_config(&no_timeout).await?;
-        Ok(Self { server })
+        Ok(Self { server: patient_connection(url).await? })
     }
 
     /// Writes without a token. Returns the position of the write among all writes.

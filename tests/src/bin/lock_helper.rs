@@ -424,7 +424,7 @@ async fn periodic(
     every: Duration,
     how: &str,
 ) -> Result<(), Box<dyn Error>> {
-    let register = redis::Client::open(register)?.get_multiplexed_async_connection().await?;
+    let register = workload::patient_connection(register).await?;
     let increment = async |counter: String| {
         let mut register = register.clone();
         redis::cmd("INCR").arg(counter).query_async::<u64>(&mut register).await
@@ -625,7 +625,7 @@ async fn count(
     how: &str,
 ) -> Result<(), Box<dyn Error>> {
     LockClient::connect(url).await?.install()?;
-    let server = redis::Client::open(counter)?.get_multiplexed_async_connection().await?;
+    let server = workload::patient_connection(counter).await?;
     println!("ready");
     read_input().await;
     let mut running = JoinSet::new();
