@@ -122,7 +122,7 @@ pub struct Release<'a> {
 /// The answers to several releases.
 #[derive(Debug)]
 pub struct ReleasedBatch {
-    /// The connection that carried the releases, numbered as in [`SendTrace`]. All requests that
+    /// The connection that carried the releases, numbered as in [`SendTrace`](super::send_trace::SendTrace). All requests that
     /// were sent over the same connection before were served before.
     pub connection: Option<NonZeroU64>,
     /// One answer for each release.

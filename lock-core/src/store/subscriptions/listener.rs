@@ -23,7 +23,7 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 /// A claim with fewer claims before it is checked more often, because its turn may come soon.
 const NEAR: usize = 64;
 
-/// The store's side of one [`Subscription`].
+/// The store's side of one [`Subscription`](super::Subscription).
 #[derive(Debug)]
 pub struct Listener {
     channel: Arc<str>,
