@@ -194,10 +194,10 @@ async fn waiters_follow_their_slot_to_another_node() {
         within(LONG_LEASE, waiting).await.expect("woken").expect("no panic");
         delays.push(running_time(released));
     }
-    // On a busy machine, a single one may take longer. Without a subscription, each would take three quarters of a second.
+    // On a busy machine, some may take longer. Without a subscription, almost all take more than a quarter of a second.
     delays.sort_unstable();
     println!("woken {delays:?} after the releases");
-    assert!(delays[delays.len() / 2] < LEASE / 2, "woken {delays:?} after the releases");
+    assert!(delays[1] < LEASE / 5, "woken {delays:?} after the releases");
     traffic.end().await;
     let released = Instant::now();
     staying.release().await.expect("held");
