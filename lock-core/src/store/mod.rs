@@ -9,6 +9,7 @@ pub mod custom;
 #[cfg(any(test, feature = "simulation"))]
 pub mod faulty;
 pub mod hold_reports;
+#[cfg(feature = "net")]
 pub mod home;
 pub mod inspector;
 pub mod joiner;
@@ -21,6 +22,7 @@ pub mod memory;
 pub mod mode_change;
 pub mod owner;
 pub mod patience;
+#[cfg(feature = "net")]
 pub mod per_runtime;
 pub mod periods;
 pub mod place;

@@ -97,11 +97,15 @@ use lock_core::store::custom;
 pub(crate) use lock_core::store::faulty;
 #[cfg(feature = "tls")]
 use lock_core::store::tls;
+#[allow(unused_imports, reason = "each store uses some of them")]
 pub(crate) use lock_core::store::{
-    announcements, asker, contract, hold_reports, home, joiner, key_holder, limits, memory, owner,
-    patience, per_runtime, periods, profile, quarantine_terms, queueing, scanning, settings,
-    store_error, subscriptions, url_options,
+    announcements, asker, contract, hold_reports, joiner, key_holder, limits, memory, owner,
+    patience, periods, profile, quarantine_terms, queueing, scanning, settings, store_error,
+    subscriptions, url_options,
 };
+#[cfg(any(feature = "redis", feature = "store"))]
+#[allow(unused_imports, reason = "each store uses some of them")]
+pub(crate) use lock_core::store::{home, per_runtime};
 
 #[cfg(feature = "store")]
 pub(crate) use self::custom::OpenStore;
