@@ -123,7 +123,7 @@ impl<Q: JoinableRequest, A> JoinerState<Q, A> {
 
 impl<Q: JoinableRequest, A> JoinedBatch<Q, A> {
     /// The number of requests at most.
-    pub fn len(&self) -> usize {
+    pub fn most(&self) -> usize {
         usize::from(self.own.is_some()) + self.unsent.len()
     }
 
@@ -344,7 +344,7 @@ mod tests {
         drop(first);
         let Some(JoinTurn::Sends(mut batch)) = sender.await else { panic!("it has its turn") };
         drop(given_up);
-        assert_eq!(batch.len(), 3);
+        assert_eq!(batch.most(), 3);
         assert_eq!(batch.take(), ["d", "c"]);
         assert!(batch.is_wanted(0) && batch.is_wanted(1) && !batch.is_wanted(2));
         assert_eq!(batch.tell(["D".to_owned(), "C".to_owned()]).as_deref(), Some("D"));
@@ -400,7 +400,7 @@ mod tests {
                     match joiner.turn(request).await? {
                         JoinTurn::Answered(answer) => Some(answer),
                         JoinTurn::Sends(mut batch) => {
-                            assert!(batch.len() <= 5);
+                            assert!(batch.most() <= 5);
                             let requests = batch.take();
                             sleep(Duration::from_micros(fastrand::u64(..500))).await;
                             batch.tell(requests.into_iter().map(|request| request.0))

@@ -90,6 +90,8 @@ pub(crate) mod postgres;
 mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(all(test, feature = "store"))]
+mod tests;
 
 #[cfg(feature = "store")]
 use lock_core::store::custom;

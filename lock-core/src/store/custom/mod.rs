@@ -21,6 +21,3 @@ pub use self::contract::{
 };
 pub use self::stored::{LeasePage, LeaseScan, StoredLease};
 pub use self::wake_ups::WakeUps;
-
-#[cfg(test)]
-mod tests;

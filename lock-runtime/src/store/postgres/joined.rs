@@ -90,7 +90,7 @@ impl JoinedRequests {
             Some(JoinTurn::Sends(batch)) => batch,
             None => return unanswered(),
         };
-        let statement = if batch.len() > 1 { all } else { one };
+        let statement = if batch.most() > 1 { all } else { one };
         let turn = self.pool.prepared(statement).await;
         let requests = batch.take();
         let answers = match (turn, requests.as_slice()) {
