@@ -110,17 +110,17 @@ pub(crate) use lock_core::store::{
 pub(crate) use lock_core::store::{home, per_runtime};
 
 #[cfg(feature = "store")]
-pub(crate) use self::custom::OpenStore;
+pub(crate) use custom::OpenStore;
 #[cfg(feature = "store")]
-pub use self::custom::{
+pub use custom::{
     FenceRequest, FencingOutcome, LeaseOutcome, LeasePage, LeaseRequest, LeaseScan, ReleaseOutcome,
     ReleaseRequest, RenewOutcome, Store, StoredLease, WakeUps,
 };
 #[cfg(feature = "etcd")]
-pub use self::etcd::EtcdStore;
-pub(crate) use self::open::{StoreAddress, open};
+pub use etcd::EtcdStore;
+pub(crate) use open::{StoreAddress, open};
 #[cfg(feature = "postgres")]
-pub use self::postgres::{LockTransaction, POSTGRES_SCHEMA, PostgresStore};
-pub(crate) use self::settings::Settings;
+pub use postgres::{LockTransaction, POSTGRES_SCHEMA, PostgresStore};
+pub(crate) use settings::Settings;
 #[cfg(feature = "store")]
-pub use self::store_error::StoreError;
+pub use store_error::StoreError;
