@@ -103,6 +103,7 @@ fn write(events: &Receiver<Event>) {
             reported = dropped;
             contained(|| {
                 tracing::warn!(
+                    target: "lock_runtime::events",
                     events = lost,
                     "log events were dropped because the subscriber was too slow"
                 );

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::packages::files;
 use crate::{is_test, modules, without_tests};
 
 /// The text of a string literal that begins after `text`'s first quote, and what follows it.
@@ -48,6 +49,22 @@ fn messages(level: &str) -> BTreeSet<String> {
         }
     }
     messages
+}
+
+/// Operators filter by the target `lock_runtime`, wherever the code is.
+#[test]
+fn the_events_of_other_crates_have_the_target_of_the_runtime() {
+    let mut events = 0;
+    for (path, text) in files("lock-core/src", "rs") {
+        for event in text.split("tracing::").skip(1).filter_map(|rest| rest.split_once("!(")) {
+            if ["error", "warn", "info", "debug", "trace"].contains(&event.0) {
+                events += 1;
+                let has_target = event.1.trim_start().starts_with("target: \"lock_runtime");
+                assert!(has_target, "{} has an event with another target", path.display());
+            }
+        }
+    }
+    assert!(events > 0, "events are found");
 }
 
 #[test]

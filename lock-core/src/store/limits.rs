@@ -28,6 +28,7 @@ impl DifferentLimits {
         let key = key.to_owned();
         events::emit(Level::WARN, move || {
             tracing::warn!(
+                target: "lock_runtime::store",
                 key,
                 limit,
                 other,

@@ -124,6 +124,7 @@ impl Tls {
                     earlier.failed = files;
                     events::emit(Level::WARN, move || {
                         tracing::warn!(
+                            target: "lock_runtime::store",
                             problem,
                             "cannot read the changed TLS certificates; the earlier ones stay in use"
                         );
