@@ -177,8 +177,6 @@ pub mod testing;
 #[cfg(feature = "postgres")]
 mod verification;
 
-#[cfg(feature = "redis")]
-pub(crate) use lock_core::client_name;
 #[cfg(feature = "admin")]
 pub(crate) use lock_core::lock_state;
 #[cfg(feature = "tls")]

@@ -88,8 +88,6 @@ mod open;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 mod quorum;
-#[cfg(feature = "redis")]
-mod redis;
 #[cfg(all(test, feature = "store"))]
 mod tests;
 

@@ -8,7 +8,7 @@ use super::memory::backend::MemoryBackend;
 use super::quarantine_terms::QuarantineTerms;
 use super::quorum::{self, QuorumBackend};
 #[cfg(feature = "redis")]
-use super::redis::{RedisBackend, is_redis, is_redlock};
+use lock_redis::{RedisBackend, is_redis, is_redlock};
 use super::settings::Settings;
 use crate::error::LockError;
 

@@ -44,8 +44,6 @@ pub use self::names::{DURATION_SUFFIX, METRICS, MetricDescription, MetricKind, S
 pub(crate) use self::observer::{CallFate, CallObserver, HoldEnd, Loser};
 pub use self::outcome::AcquisitionOutcome;
 pub use self::renewals::{RenewalOutcome, SLACK_RATIOS, SlackSnapshot};
-#[cfg(feature = "redis")]
-pub(crate) use self::requests::{OperationMetrics, StoreHealth, StoreMetrics};
 pub use self::requests::{StoreOperation, StoreOutcome};
 #[cfg(feature = "testing")]
 pub(crate) use self::site::NO_TEMPLATE;

@@ -1,0 +1,120 @@
+//! The end of a hold of any client, which an operator wants.
+//!
+//! It is a release with the name of the owner, so the next claim in the queue gets the lock, and waiting clients are
+//! woken.
+
+use redis::Cmd;
+
+use super::client_id::client_of;
+use super::decode::{self, ReleaseReply};
+use super::dialects;
+use super::handle::RedisStore;
+use super::shared::Shared;
+use lock_core::lock_state::{Deletion, LONGEST_TOKEN, StoredLayout};
+use lock_core::permits::{MOST_AT_ONCE, Permits};
+use lock_core::store::contract::{Lane, Layout, Mode, StoreError};
+use lock_core::wire_format::WireFormat;
+
+/// The hold that is to be deleted.
+pub(super) enum HoldWithToken {
+    /// The layout of the lock, and the permits of a semaphore.
+    Found(Layout, Option<Permits>),
+    /// The key has other holders.
+    OfOthers,
+    /// The key does not exist, or is no lock.
+    Gone,
+}
+
+/// The layout whose scripts free such a lock.
+fn layout_of(stored: StoredLayout) -> Layout {
+    match stored {
+        StoredLayout::Redisson => Layout::Wire(WireFormat::Redisson),
+        StoredLayout::Timestamp => Layout::Wire(WireFormat::Timestamp),
+        StoredLayout::ReadWrite => Layout::ReadWrite,
+        StoredLayout::Semaphore => Layout::Semaphore,
+        // Also in a string of another library.
+        _ => Layout::TOKEN,
+    }
+}
+
+fn refused_token(problem: &str) -> StoreError {
+    StoreError::Config { option: "token", problem: problem.to_owned() }
+}
+
+impl RedisStore {
+    /// Ends the hold with this token, if its owner still has the lock.
+    pub(super) async fn delete(
+        &self,
+        key: &str,
+        token: &str,
+        permits: Option<Permits>,
+    ) -> Result<Deletion, StoreError> {
+        let is_foreign_time = matches!(self.dialect.layout, Layout::Wire(WireFormat::Timestamp))
+            && client_of(token.as_bytes()).is_none();
+        if is_foreign_time {
+            let args = |call: &mut Cmd| {
+                call.arg(1).arg(key).arg(token);
+            };
+            return self.send_deletion(key, &dialects::DELETE, args).await;
+        }
+        let script = self.dialect.release(self.shared.servers.publish());
+        let args = |call: &mut Cmd| {
+            self.add_keys(call, std::iter::once(key));
+            self.add_before_releases(call, key);
+            call.arg(token);
+            if self.dialect.queues {
+                // All permits that the holder can have, because some may not have been read.
+                let all = permits.map(|it| Permits::new(MOST_AT_ONCE, it.limit()));
+                let all = all.map(|all| Mode::Permits(all).to_string());
+                call.arg(all.unwrap_or_default()).arg(0).arg(self.undeclared_queue(key));
+            } else {
+                call.arg(self.key_channel(key)).arg(0);
+            }
+            self.add_after_releases(call);
+        };
+        self.send_deletion(key, script, args).await
+    }
+
+    async fn send_deletion(
+        &self,
+        key: &str,
+        script: &super::script::Script,
+        args: impl Fn(&mut Cmd),
+    ) -> Result<Deletion, StoreError> {
+        let options = self.shared.inspection_options();
+        let route = self.shared.route(Lane::Caller)?;
+        let reply = route.run((key, script), args, &options, decode::released).await?;
+        Ok(match reply.value {
+            ReleaseReply::Freed { .. }
+            | ReleaseReply::Kept { .. }
+            | ReleaseReply::Unpublished(_) => Deletion::Deleted,
+            ReleaseReply::Gone => Deletion::Gone,
+            ReleaseReply::Taken => Deletion::Changed,
+        })
+    }
+}
+
+impl Shared {
+    /// The hold with this token. Costs one request.
+    pub(super) async fn hold_with(
+        &self,
+        key: &str,
+        token: &str,
+    ) -> Result<HoldWithToken, StoreError> {
+        if token.len() > LONGEST_TOKEN || token.contains(char::REPLACEMENT_CHARACTER) {
+            return Err(refused_token(
+                "it has more than 256 bytes or is no UTF-8, so only a part of it is known; delete the key with \
+                 the tools of the server",
+            ));
+        }
+        let Some(lock) = self.read_lock(key).await? else { return Ok(HoldWithToken::Gone) };
+        let found = lock.holders.into_iter().find(|holder| holder.token.as_str() == token);
+        match found {
+            Some(holder) => Ok(HoldWithToken::Found(layout_of(lock.layout), holder.permits)),
+            None if lock.is_complete => Ok(HoldWithToken::OfOthers),
+            None => Err(refused_token(
+                "it is not among the first 1,000 readers or permits of the key, and the others are not read",
+            )),
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Scripts, and the commands that run them. A script consists of one or more files: some are shared
+//! by all formats, others by the scripts of one format.
+
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
+
+use redis::{Cmd, Script as Hashed, cmd};
+
+#[cfg(lock_controls)]
+use lock_core::safeguard::Safeguard;
+
+/// The capacity of a command, so that most calls of a script allocate only once for each.
+const ARGUMENTS: usize = 8;
+const BYTES: usize = 256;
+
+pub(super) struct Script {
+    source: &'static str,
+    publish: Publish,
+    /// Whether the script has an additional argument if it is sent after `ASKING`.
+    pub(super) notes_asking: bool,
+    prepared: OnceLock<Prepared>,
+}
+
+/// How the messages of a script reach their subscribers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Publish {
+    /// Over all nodes of a cluster, if there is one.
+    Everywhere,
+    /// Over the nodes of a cluster that have the slot of the channel.
+    ToShard,
+}
+
+/// A script in the form in which it is sent.
+struct Prepared {
+    text: &'static str,
+    /// Identifies the script at the server.
+    hash: String,
+}
+
+/// The script that consists of these files. With `notes_asking`, it has an additional argument if it
+/// is sent after `ASKING`.
+macro_rules! script {
+    ($($file:literal),+) => {
+        Script::new(concat!($(include_str!($file)),+), false)
+    };
+    (notes_asking: $($file:literal),+) => {
+        Script::new(concat!($(include_str!($file)),+), true)
+    };
+}
+pub(super) use script;
+
+impl Script {
+    pub(super) const fn new(source: &'static str, notes_asking: bool) -> Self {
+        let publish = Publish::Everywhere;
+        Self { source, publish, notes_asking, prepared: OnceLock::new() }
+    }
+
+    /// The same script, which publishes its messages in this way.
+    pub(super) const fn publishing(&self, publish: Publish) -> Self {
+        let Self { source, notes_asking, .. } = *self;
+        Self { source, publish, notes_asking, prepared: OnceLock::new() }
+    }
+
+    fn prepared(&self) -> &Prepared {
+        self.prepared.get_or_init(|| {
+            let text = without_switched_off(self.source);
+            let text = match self.publish {
+                Publish::Everywhere => text,
+                // Once for each script of the program.
+                Publish::ToShard => {
+                    let text = text.replace("'publish'", "'spublish'");
+                    text.replace("'numsub'", "'shardnumsub'").leak()
+                }
+            };
+            Prepared { text, hash: Hashed::new(text).get_hash().to_owned() }
+        })
+    }
+
+    pub(super) fn text(&self) -> &'static str {
+        self.prepared().text
+    }
+
+    /// The commands that it calls, in lower case.
+    pub(super) fn commands(&self) -> BTreeSet<&'static str> {
+        let calls = self.text().split("call('").skip(1);
+        calls.filter_map(|call| call.split_once('\'')).map(|(name, _)| name).collect()
+    }
+
+    /// The command that runs the script by its hash, without keys and arguments.
+    pub(super) fn by_hash(&self) -> Cmd {
+        let mut command = Cmd::with_capacity(ARGUMENTS, BYTES);
+        command.arg("EVALSHA").arg(&self.prepared().hash);
+        command
+    }
+
+    /// The command that runs the script by its text, for a server that does not have it.
+    pub(super) fn by_text(&self) -> Cmd {
+        let mut command = cmd("EVAL");
+        command.arg(self.text());
+        command
+    }
+}
+
+#[cfg(not(lock_controls))]
+fn without_switched_off(text: &'static str) -> &'static str {
+    text
+}
+
+/// Pieces of the scripts that belong to safeguards, and what replaces them when these are off.
+#[cfg(lock_controls)]
+pub(super) const SWITCHES: [(Safeguard, &str, &str); 28] = {
+    use Safeguard::{
+        AttemptsDoNotShorten, Expiry, FenceAboveClock, FenceAboveLast, MinHoldRenamesOwner,
+        OnlyIfFree, OnlyOwnerReleases, OnlyOwnerRenews, OnlyReadersUpgrade, PermitsInOrder,
+        ReadersTakeTurns, ReadersWaitForWriters, RenewalNeverRecreates, RenewalsOutOfMemory,
+        UnreachableArePassedOver,
+    };
+    [
+        (
+            OnlyOwnerReleases,
+            "if state ~= 'OWNED' then\n    return state\n  end\n  local stays",
+            "if state == 'GONE' then\n    return state\n  end\n  local stays",
+        ),
+        (
+            OnlyOwnerReleases,
+            "if state ~= 'OWNED' then\n    return state\n  end\n  time",
+            "if state == 'GONE' then\n    return state\n  end\n  time",
+        ),
+        (UnreachableArePassedOver, "count[2] == 0", "false"),
+        (UnreachableArePassedOver, "(count[2] or 0) > 0", "true"),
+        (OnlyIfFree, "redis.call('hexists', KEYS[1], ARGV[1]) == 0", "false"),
+        (OnlyIfFree, "held(1, ARGV[1]) ~= 'OWNED'", "false"),
+        (OnlyIfFree, "redis.call('exists', unpack(KEYS)) > 0", "false"),
+        (
+            OnlyIfFree,
+            "local is_shared = mode == READER and last and tonumber(last) < WRITER",
+            "local is_shared = true",
+        ),
+        (Expiry, "redis.call('zremrangebyscore', key, score(READER), score(READER + now))", ""),
+        (Expiry, "redis.call('zremrangebyscore', key, score(PERMIT), score(PERMIT + now))", ""),
+        (
+            OnlyIfFree,
+            "redis.call('zcard', key) + count <= limit and redis.pcall('exists', queue) == 0",
+            "true",
+        ),
+        (
+            PermitsInOrder,
+            "        return admitted, unsent, true\n      end\n      passed",
+            "      end\n      passed",
+        ),
+        (RenewalsOutOfMemory, "last_for(KEYS[i], tonumber(lease))", ""),
+        (
+            ReadersWaitForWriters,
+            "if (not last or is_shared) and redis.pcall('exists', queue) == 0 then",
+            "if is_shared or not last and redis.pcall('exists', queue) == 0 then",
+        ),
+        (ReadersTakeTurns, "(after_writer or not writer)", "not writer"),
+        (RenewalsOutOfMemory, "last_for(KEYS[i], lease)", ""),
+        (
+            OnlyReadersUpgrade,
+            "redis.call('zcard', key) > 1 or redis.pcall('exists', queue) ~= 0",
+            "false",
+        ),
+        (Expiry, "redis.call('pexpire', KEYS[1], ARGV[2])\nreturn", "return"),
+        (Expiry, ", 'px', lease + 60000)", ")"),
+        (MinHoldRenamesOwner, "'kept:' .. ", ""),
+        (MinHoldRenamesOwner, "redis.call('hdel', KEYS[i], owner)", ""),
+        (OnlyOwnerRenews, "if state == 'OWNED' then", "if state ~= 'GONE' then"),
+        (
+            RenewalNeverRecreates,
+            "replies[i] = state",
+            "if state == 'GONE' then state = 'EXTENDED' redis.call('set', KEYS[i], owner, 'px', lease:match('%d+$')) end replies[i] = state",
+        ),
+        (AttemptsDoNotShorten, "left >= tonumber(ARGV[2])", "false"),
+        (AttemptsDoNotShorten, "redis.call('pttl', KEYS[i]) < tonumber(lease)", "true"),
+        (
+            AttemptsDoNotShorten,
+            "tonumber(redis.call('get', KEYS[2 * i - 1])) < now + lease",
+            "true",
+        ),
+        (FenceAboveLast, "math.max(fence, last + 1)", "fence"),
+        (FenceAboveClock, "time[1] * 1000000 + time[2]", "1"),
+    ]
+};
+
+/// Replaces the pieces of a script whose safeguards are off.
+#[cfg(lock_controls)]
+fn without_switched_off(text: &'static str) -> &'static str {
+    let mut text = text.to_owned();
+    for (safeguard, with, without) in SWITCHES {
+        if !safeguard.is_on() {
+            text = text.replace(with, without);
+        }
+    }
+    text.leak()
+}

@@ -1,0 +1,24 @@
+//! A connection to the server that has the keys.
+
+use std::sync::Arc;
+
+use redis::AsyncConnectionConfig;
+
+use crate::endpoint::Endpoint;
+use crate::handshake::LoggedIn;
+
+/// One socket, before it is opened. An attempt to connect may open several, of which one is used.
+pub(crate) struct NewSocket {
+    pub(crate) generation: u64,
+    pub(crate) config: AsyncConnectionConfig,
+}
+
+/// A connection to the server that has the keys.
+pub(crate) struct Opened {
+    pub(crate) server: Arc<Endpoint>,
+    /// The number of this server among those that had the keys.
+    pub(crate) number: u64,
+    /// The generation of its socket.
+    pub(crate) generation: u64,
+    pub(crate) login: LoggedIn,
+}
