@@ -3,7 +3,7 @@
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::guard::LockGuard;
-use crate::store::postgres::seen::{LockTransaction, SeenLock};
+use lock_postgres::seen::{LockTransaction, SeenLock};
 
 impl LockGuard {
     /// Verifies in a transaction of the program that the lock is held, and keeps it so until the transaction ends. What the

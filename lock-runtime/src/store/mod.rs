@@ -82,12 +82,7 @@
 //! # }
 //! ```
 
-#[cfg(feature = "etcd")]
-mod etcd;
 mod open;
-#[cfg(feature = "postgres")]
-pub(crate) mod postgres;
-mod quorum;
 #[cfg(all(test, feature = "store"))]
 mod tests;
 
@@ -115,10 +110,10 @@ pub use custom::{
     ReleaseRequest, RenewOutcome, Store, StoredLease, WakeUps,
 };
 #[cfg(feature = "etcd")]
-pub use etcd::EtcdStore;
-pub(crate) use open::{StoreAddress, open};
+pub use lock_etcd::EtcdStore;
 #[cfg(feature = "postgres")]
-pub use postgres::{LockTransaction, POSTGRES_SCHEMA, PostgresStore};
+pub use lock_postgres::{LockTransaction, POSTGRES_SCHEMA, PostgresStore};
+pub(crate) use open::{StoreAddress, open};
 pub(crate) use settings::Settings;
 #[cfg(feature = "store")]
 pub use store_error::StoreError;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::contract::Backend;
 use super::memory::backend::MemoryBackend;
 use super::quarantine_terms::QuarantineTerms;
-use super::quorum::{self, QuorumBackend};
-#[cfg(feature = "redis")]
-use lock_redis::{RedisBackend, is_redis, is_redlock};
 use super::settings::Settings;
 use crate::error::LockError;
+use lock_quorum::{self as quorum, QuorumBackend};
+#[cfg(feature = "redis")]
+use lock_redis::{RedisBackend, is_redis, is_redlock};
 
 /// Where a client finds its store.
 #[derive(Clone)]
@@ -175,7 +175,7 @@ fn open_one(url: &str, settings: &Settings) -> Result<NamedStore, LockError> {
 #[cfg(feature = "postgres")]
 fn postgres(url: &str, settings: &Settings) -> Result<NamedStore, LockError> {
     use super::OpenStore;
-    use super::postgres::PostgresStore;
+    use lock_postgres::PostgresStore;
 
     for (option, is_set) in [
         ("credentials", settings.credentials.is_some()),

@@ -272,10 +272,10 @@ mod tests {
     use std::mem::size_of_val;
 
     use super::*;
-    use lock_core::store::contract::Layout;
     use crate::dialects;
     use crate::servers::Servers;
     use crate::url;
+    use lock_core::store::contract::Layout;
     use lock_core::store::settings::Settings;
     use lock_core::wire_format::WireFormat;
 

@@ -14,7 +14,11 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
-#![allow(missing_debug_implementations, clippy::must_use_candidate, reason = "only lock-runtime uses it")]
+#![allow(
+    missing_debug_implementations,
+    clippy::must_use_candidate,
+    reason = "only lock-runtime uses it"
+)]
 
 mod acknowledged;
 mod admission;
@@ -101,15 +105,6 @@ use self::shared::{OwnConnections, Shared};
 use self::tracking::{Listening, on_change_of_held};
 use self::url::UrlTarget;
 pub use self::url::{is_redis, is_redlock};
-use lock_core::store::contract::{Asker, KeyInspector};
-use lock_core::store::contract::{
-    Backend, BackgroundRuntimes, Lane, Layout, LockStore, StoreAnswer, StoreError,
-};
-use lock_core::store::hold_reports::HoldReports;
-use lock_core::store::key_holder::KeyHolder;
-use lock_core::store::profile::StoreProfile;
-use lock_core::store::scanning::{ScanPage, ScanPosition};
-use lock_core::store::settings::Settings;
 use lock_core::client_info::ClientInfo;
 use lock_core::clock::BootInstant;
 use lock_core::error::LockError;
@@ -119,6 +114,15 @@ use lock_core::lock_state::{Deletion, LockState};
 use lock_core::maybe_ready::MaybeReady;
 use lock_core::questions::Answerer;
 use lock_core::replicas::RequiredReplicas;
+use lock_core::store::contract::{Asker, KeyInspector};
+use lock_core::store::contract::{
+    Backend, BackgroundRuntimes, Lane, Layout, LockStore, StoreAnswer, StoreError,
+};
+use lock_core::store::hold_reports::HoldReports;
+use lock_core::store::key_holder::KeyHolder;
+use lock_core::store::profile::StoreProfile;
+use lock_core::store::scanning::{ScanPage, ScanPosition};
+use lock_core::store::settings::Settings;
 use lock_core::timeout::RequestTimeout;
 
 /// A Redis server, and a handle to it for each dialect.

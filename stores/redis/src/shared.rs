@@ -233,8 +233,8 @@ fn ended() -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lock_core::store::owner::OwnerId;
     use crate::url;
+    use lock_core::store::owner::OwnerId;
     use lock_core::store::settings::Settings;
     use lock_core::wire_format::WireFormat;
 

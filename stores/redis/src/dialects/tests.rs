@@ -6,13 +6,13 @@ use std::time::Duration;
 use redis::cmd;
 
 use super::*;
-use lock_core::store::owner::OwnerId;
 use crate::client_id::ClientId;
 use crate::dialect::LONGEST_NAME;
 use crate::hash_slot;
 use crate::script::Publish;
 #[cfg(lock_controls)]
 use crate::script::SWITCHES;
+use lock_core::store::owner::OwnerId;
 
 /// A control has no effect if the scripts no longer contain the piece that it replaces.
 #[cfg(lock_controls)]

@@ -8,10 +8,6 @@ use redis::Pipeline;
 use tokio::time::{Instant, timeout};
 
 use super::round::{RoundAnswer, RoundResult, Rounds};
-use lock_core::key;
-use lock_core::replicas::RequiredReplicas;
-use lock_core::safeguard::Safeguard;
-use lock_core::store::contract::{SendTrace, StoreError};
 use crate::admission::RequestClass;
 use crate::connection::{Connection, RequestOptions};
 use crate::decode::{self, ReplicationReply};
@@ -21,6 +17,10 @@ use crate::hash_slot::{self, SLOTS};
 use crate::request::KeyServer;
 use crate::server_info::field;
 use crate::topology::{Redirect, RedisCluster};
+use lock_core::key;
+use lock_core::replicas::RequiredReplicas;
+use lock_core::safeguard::Safeguard;
+use lock_core::store::contract::{SendTrace, StoreError};
 use lock_core::sync::{Mutex, lock};
 use lock_core::timeout::RequestTimeout;
 

@@ -16,14 +16,14 @@ use tokio::time::{sleep, timeout};
 use tracing::Level;
 
 use super::opened::{NewSocket, Opened};
+use crate::endpoint::{Address, Endpoint};
+use crate::handshake::log_in;
 use lock_core::backoff::jittered;
 use lock_core::clock::BootInstant;
 use lock_core::events;
 use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::{BackgroundRuntimes, StoreError};
 use lock_core::store::hold_reports::{HoldReport, HoldReports};
-use crate::endpoint::{Address, Endpoint};
-use crate::handshake::log_in;
 
 /// The pause between two looks at the address, in leases, and its bounds.
 const LEASES_PER_LOOK: u32 = 2;

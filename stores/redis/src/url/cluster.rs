@@ -3,9 +3,9 @@
 use super::hosts::{self, HostsUrl};
 use super::parts::{self, unusable};
 use super::scheme::Scheme;
+use crate::endpoint::{Access, Endpoint};
 use lock_core::address_map::AddressMap;
 use lock_core::error::LockError;
-use crate::endpoint::{Access, Endpoint};
 use lock_core::store::settings::Settings;
 
 const DEFAULT_PORT: u16 = 6379;

@@ -4,8 +4,8 @@ use redis::{ConnectionAddr, IntoConnectionInfo};
 
 use super::parts::{self, unusable};
 use super::scheme::Scheme;
-use lock_core::error::LockError;
 use crate::endpoint::{Access, Endpoint};
+use lock_core::error::LockError;
 
 /// The parts of a URL with several hosts, which redis-rs does not understand.
 pub(super) struct HostsUrl<'a> {

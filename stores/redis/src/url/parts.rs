@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
 
 use super::scheme::Scheme;
-use lock_core::client_name::connection_name;
-use lock_core::error::LockError;
 use crate::endpoint::Access;
 use crate::login::Login;
+use lock_core::client_name::connection_name;
+use lock_core::error::LockError;
 use lock_core::store::settings::Settings;
 use lock_core::store::url_options::{TLS_OPTIONS, UrlOptions};
 

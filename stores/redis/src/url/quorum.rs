@@ -3,18 +3,15 @@
 use super::hosts::{self, HostsUrl};
 use super::parts::{self, error, unusable};
 use super::scheme::Scheme;
-use lock_core::error::LockError;
 use crate::endpoint::Endpoint;
+use lock_core::error::LockError;
 use lock_core::store::settings::Settings;
 
 const DEFAULT_PORT: u16 = 6379;
 
 /// The servers of a URL such as `redis+redlock://one,two,three/0`, which all have the same credentials. Does not check
 /// their number.
-pub(crate) fn parse_quorum(
-    url: &str,
-    settings: &Settings,
-) -> Result<Vec<Endpoint>, LockError> {
+pub(crate) fn parse_quorum(url: &str, settings: &Settings) -> Result<Vec<Endpoint>, LockError> {
     let (name, rest) = url.split_once(':').unwrap_or_default();
     let scheme = Scheme::named(name)?;
     let HostsUrl { user_info, hosts, path, query } = HostsUrl::split(rest, scheme)?;

@@ -5,10 +5,10 @@ use redis::RedisConnectionInfo;
 use super::hosts::{self, HostsUrl};
 use super::parts::{self, error, unusable};
 use super::scheme::Scheme;
-use lock_core::address_map::AddressMap;
-use lock_core::error::LockError;
 use crate::endpoint::{Access, Endpoint};
 use crate::login::Login;
+use lock_core::address_map::AddressMap;
+use lock_core::error::LockError;
 use lock_core::store::settings::Settings;
 use lock_core::store::url_options::UrlOptions;
 

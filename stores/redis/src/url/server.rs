@@ -4,9 +4,9 @@ use redis::ConnectionAddr;
 
 use super::parts;
 use super::scheme::Scheme;
+use crate::endpoint::{Address, Endpoint};
 use lock_core::error::LockError;
 use lock_core::safeguard::Safeguard;
-use crate::endpoint::{Address, Endpoint};
 use lock_core::store::settings::Settings;
 
 /// The server of a URL with `scheme`, whose rest begins with `//`.

@@ -11,8 +11,8 @@ use std::collections::{HashMap, HashSet};
 
 use redis::Value;
 
-use lock_core::safeguard::Safeguard;
 use crate::hash_slot::SLOTS;
+use lock_core::safeguard::Safeguard;
 
 /// The address of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

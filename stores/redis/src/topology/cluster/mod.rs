@@ -27,12 +27,12 @@ use self::answer::NodeAddress;
 pub(crate) use self::node::ClusterNode;
 pub(crate) use self::redirect::{Redirect, RedirectTarget, may_be_failover};
 use self::state::{ClusterState, host_of};
+use crate::script::Publish;
+use crate::url::ClusterUrl;
 use lock_core::clock::BootInstant;
 use lock_core::store::contract::{BackgroundRuntimes, StoreError};
 use lock_core::store::hold_reports::HoldReports;
 use lock_core::store::quarantine_terms::QuarantineTerms;
-use crate::script::Publish;
-use crate::url::ClusterUrl;
 
 /// A Redis Cluster.
 pub(crate) struct RedisCluster {
@@ -44,10 +44,7 @@ pub(crate) struct RedisCluster {
 }
 
 impl RedisCluster {
-    pub(crate) fn new(
-        url: ClusterUrl,
-        quarantine: Option<Arc<QuarantineTerms>>,
-    ) -> Self {
+    pub(crate) fn new(url: ClusterUrl, quarantine: Option<Arc<QuarantineTerms>>) -> Self {
         let state = Arc::new(ClusterState::new(url));
         let seeds: Vec<_> = state.seeds().iter().map(|seed| seed.shown()).collect();
         let shown = format!("the cluster of {}", seeds.join(", "));
@@ -63,11 +60,7 @@ impl RedisCluster {
     }
 
     /// Starts to ask the nodes. A report is sent when a master has been replaced.
-    pub(crate) fn watch(
-        &self,
-        runtimes: &BackgroundRuntimes,
-        reports: HoldReports,
-    ) {
+    pub(crate) fn watch(&self, runtimes: &BackgroundRuntimes, reports: HoldReports) {
         self.state.on_failover(reports);
         let foreign = runtimes.wake_ups.clone();
         self.state.addresses.run_on(&foreign);
@@ -110,10 +103,7 @@ impl RedisCluster {
     }
 
     /// Waits until the nodes have told at least one master.
-    pub(crate) async fn wait_for_any(
-        &self,
-        within: Duration,
-    ) -> Result<(), StoreError> {
+    pub(crate) async fn wait_for_any(&self, within: Duration) -> Result<(), StoreError> {
         let missing = || format!("no node of {} serves any slot", self.shown);
         let find = || (!self.nodes().is_empty()).then_some(());
         self.wait_for(within, find, missing).await

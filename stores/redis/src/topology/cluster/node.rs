@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::watch;
 
 use super::trouble::Trouble;
-use lock_core::store::contract::StoreError;
 use crate::endpoint::Endpoint;
 use crate::handshake::log_in;
 use crate::hash_slot::tag_of;
 use crate::topology::opened::{NewSocket, Opened};
+use lock_core::store::contract::StoreError;
 use lock_core::sync::{Mutex, lock};
 
 /// A master of a cluster, from the time at which a client hears of it until another server takes
@@ -78,10 +78,7 @@ impl ClusterNode {
     }
 
     /// Opens a connection. Fails as soon as the node is no longer a master.
-    pub(crate) async fn open(
-        &self,
-        socket: NewSocket,
-    ) -> Result<Opened, StoreError> {
+    pub(crate) async fn open(&self, socket: NewSocket) -> Result<Opened, StoreError> {
         let NewSocket { generation, config } = socket;
         tokio::select! {
             login = log_in(&self.server, &config) => {

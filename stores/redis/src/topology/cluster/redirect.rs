@@ -1,7 +1,7 @@
 //! Errors with which a node of a cluster sends a request elsewhere.
 
-use lock_core::store::contract::StoreError;
 use crate::hash_slot::SLOTS;
+use lock_core::store::contract::StoreError;
 
 /// What an error of a node means for the request. Nothing has run in any of these cases.
 #[derive(Debug, Clone, PartialEq, Eq)]

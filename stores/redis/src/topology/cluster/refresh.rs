@@ -16,13 +16,13 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::answer::{ClusterAnswer, SlotAssignment};
 use super::state::{ClusterState, host_of};
+use crate::endpoint::Endpoint;
+use crate::error;
+use crate::handshake::log_in;
 use lock_core::backoff::{Backoff, jittered};
 use lock_core::clock::BootInstant;
 use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::StoreError;
-use crate::endpoint::Endpoint;
-use crate::error;
-use crate::handshake::log_in;
 
 /// The shortest time between the beginnings of two rounds, at first and while rounds that were
 /// wanted find nothing new, as while many slots are being moved.

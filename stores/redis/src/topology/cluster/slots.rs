@@ -12,10 +12,10 @@ use std::time::Duration;
 use super::answer::{NodeAddress, SlotAssignment};
 use super::node::ClusterNode;
 use super::trouble::Trouble;
-use lock_core::clock::BootInstant;
-use lock_core::safeguard::Safeguard;
 use crate::endpoint::{Address, Endpoint};
 use crate::hash_slot::SLOTS;
+use lock_core::clock::BootInstant;
+use lock_core::safeguard::Safeguard;
 use lock_core::sync::{Mutex, lock};
 
 /// How long most nodes have to name a master with a lower epoch until it is used. This happens after

@@ -12,13 +12,13 @@ use super::super::announced::AnnouncedAddresses;
 use super::answer::{ClusterAnswer, NodeAddress, SlotAssignment};
 use super::slots::SlotTable;
 use super::trouble::Trouble;
+use crate::endpoint::{Access, Address, Endpoint};
+use crate::url::ClusterUrl;
 use lock_core::clock::BootInstant;
 use lock_core::events;
 use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::StoreError;
 use lock_core::store::hold_reports::{HoldReport, HoldReports};
-use crate::endpoint::{Access, Address, Endpoint};
-use crate::url::ClusterUrl;
 use lock_core::sync::{Mutex, lock};
 
 /// What a client knows about a cluster.

@@ -12,11 +12,11 @@ use tracing::Level;
 
 use super::super::announced::ServerAddress;
 use super::answer::Candidate;
+use crate::endpoint::shown;
 use lock_core::clock::BootInstant;
 use lock_core::events;
 use lock_core::safeguard::Safeguard;
 use lock_core::store::hold_reports::{HoldReport, HoldReports};
-use crate::endpoint::shown;
 
 /// How long most sentinels have to name a configuration that is not newer, until it is used. This
 /// happens if the sentinels have lost their state, if an administrator has removed the master from

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::announced::ServerAddress;
-use lock_core::clock::BootInstant;
 use crate::endpoint::{Access, Address, Endpoint};
+use lock_core::clock::BootInstant;
 use lock_core::sync::{Mutex, lock};
 
 /// How long a sentinel that the URL does not name is asked although it does not answer.

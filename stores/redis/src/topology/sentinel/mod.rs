@@ -29,15 +29,15 @@ use self::question::SentinelConnection;
 use self::watch::Watcher;
 use super::announced::AnnouncedAddresses;
 use super::opened::{NewSocket, Opened};
+use crate::endpoint::{Access, Endpoint, shown};
+use crate::error;
+use crate::handshake::{LoggedIn, log_in};
+use crate::url::SentinelUrl;
 use lock_core::backoff::jittered;
 use lock_core::clock::BootInstant;
 use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::{BackgroundRuntimes, StoreError};
 use lock_core::store::hold_reports::HoldReports;
-use crate::endpoint::{Access, Endpoint, shown};
-use crate::error;
-use crate::handshake::{LoggedIn, log_in};
-use crate::url::SentinelUrl;
 use lock_core::sync::{Mutex, lock};
 
 /// A lease should be at least this many times as long as the silence after which the master counts

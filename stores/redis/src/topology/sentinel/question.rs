@@ -13,10 +13,10 @@ use tokio::sync::Notify;
 
 use super::super::announced::ServerAddress;
 use super::answer::SentinelAnswer;
-use lock_core::store::contract::StoreError;
 use crate::endpoint::Endpoint;
 use crate::error;
 use crate::handshake::{Driver, LoggedIn, log_in};
+use lock_core::store::contract::StoreError;
 
 /// The channels on which a sentinel announces that another server is the master. The leader of a
 /// failover announces the promoted replica earlier.

@@ -22,11 +22,11 @@ use super::answer::{SentinelAnswer, candidates};
 use super::current::{ANSWER_COUNTS_FOR, CurrentMaster};
 use super::known::KnownSentinels;
 use super::question::SentinelConnection;
+use crate::endpoint::Endpoint;
 use lock_core::backoff::jittered;
 use lock_core::clock::BootInstant;
 use lock_core::events;
 use lock_core::store::contract::StoreError;
-use crate::endpoint::Endpoint;
 
 /// The pause between two questions to a sentinel, before jitter.
 const INTERVAL: Duration = Duration::from_secs(1);

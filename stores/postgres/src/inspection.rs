@@ -1,0 +1,91 @@
+//! What operators read from the table.
+
+use std::time::Duration;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::pool::ConnectionPool;
+use super::session_name::client_of;
+use super::statements::{CLIENTS, INSPECT, SCAN};
+use lock_core::client_info::ClientInfo;
+use lock_core::store::custom::{LeasePage, LeaseScan, StoredLease};
+use lock_core::store::store_error::StoreError;
+
+/// What the row of a key says.
+pub(super) async fn inspect(
+    pool: &ConnectionPool,
+    key: &str,
+) -> Result<Option<StoredLease>, StoreError> {
+    let rows = pool.query(INSPECT, &[(&key.as_bytes(), Type::BYTEA)]).await?;
+    Ok(rows.first().and_then(|row| stored(key.to_owned(), row)))
+}
+
+/// The next rows whose keys begin with a prefix, in the order of the keys.
+pub(super) async fn scan(
+    pool: &ConnectionPool,
+    scan: LeaseScan<'_>,
+) -> Result<LeasePage, StoreError> {
+    let from = scan.from.unwrap_or(scan.prefix.as_bytes());
+    let end = end_of(scan.prefix);
+    let limit = i64::try_from(scan.limit).unwrap_or(i64::MAX);
+    let rows = pool
+        .query(SCAN, &[(&from, Type::BYTEA), (&end, Type::BYTEA), (&limit, Type::INT8)])
+        .await?;
+    let is_last = rows.len() < scan.limit;
+    let last: Option<&[u8]> = rows.last().map(|row| row.get(2)).filter(|_| !is_last);
+    // The first one behind it.
+    let next = last.map(|key| [key, b"\0"].concat());
+    let leases = rows.iter().filter_map(|row| {
+        // Keys that are no text are not those of locks.
+        let key = String::from_utf8(row.get(2)).ok()?;
+        stored(key, row)
+    });
+    Ok(LeasePage::new(leases.collect(), next))
+}
+
+/// The clients with these ids that are connected.
+pub(super) async fn clients(
+    pool: &ConnectionPool,
+    ids: &[String],
+) -> Result<Vec<ClientInfo>, StoreError> {
+    let rows = pool.query(CLIENTS, &[(&ids, Type::TEXT_ARRAY)]).await?;
+    let known: Vec<_> = rows.iter().filter_map(|row| client_of(row.get(0))).collect();
+    // Of several names for an id, only one can be true.
+    let names = |id: &Option<String>| known.iter().filter(|client| client.id == *id).count();
+    Ok(known.iter().filter(|client| names(&client.id) == 1).cloned().collect())
+}
+
+/// The lease of a row: its owner, and its rest in seconds. `None` if it has just ended.
+fn stored(key: String, row: &Row) -> Option<StoredLease> {
+    let (owner, left): (Option<String>, Option<f64>) = (row.get(0), row.get(1));
+    let left = left.map(|left| Duration::try_from_secs_f64(left).ok());
+    // An endless one has no rest.
+    let left = if left == Some(None) { return None } else { left.flatten() };
+    let mut lease = StoredLease::new(key, "", left);
+    lease.owner = owner;
+    Some(lease)
+}
+
+/// The first key behind all that begin with a prefix; `None` if there is none.
+fn end_of(prefix: &str) -> Option<Vec<u8>> {
+    let mut end = prefix.as_bytes().to_vec();
+    // No text has the byte 255.
+    *end.last_mut()? += 1;
+    Some(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_prefix_is_behind_all_keys_that_begin_with_it() {
+        assert_eq!(end_of(""), None);
+        for prefix in ["shop:", "é", "\u{10ffff}"] {
+            let end = end_of(prefix).expect("an end");
+            assert!([prefix, "\u{10ffff}\u{10ffff}"].concat().into_bytes() < end);
+            assert!(prefix.as_bytes() < &*end && end.len() == prefix.len());
+        }
+    }
+}

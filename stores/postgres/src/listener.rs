@@ -1,0 +1,213 @@
+//! The notifications of released keys.
+//!
+//! A pooler in transaction mode accepts `LISTEN`, but the notifications go to a connection of its own. So a listener counts
+//! only when a notification has arrived that this client has sent over another connection. Otherwise it ends what it has
+//! begun in the session of the pooler, which would be notified from then on.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tokio_postgres::types::Type;
+use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage};
+use tracing::Level;
+
+use super::connector::{DatabaseConnector, OpenedConnection, next_message};
+use super::pool::{ConnectionPool, Parameter};
+use super::statements::{LISTEN, PROBE, UNLISTEN};
+use lock_core::backoff::between;
+use lock_core::events;
+use lock_core::safeguard::Safeguard;
+use lock_core::store::custom::WakeUps;
+use lock_core::store::store_error::StoreError;
+
+/// The pause before another connection.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// How long the first notification may take.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The shortest and the longest pause after notifications did not arrive over a connection that works.
+const AGAIN_WITHOUT: Duration = Duration::from_secs(60);
+const LONGEST_WITHOUT: Duration = Duration::from_secs(32 * 60);
+
+/// How often, and with which pauses, a session that listens in vain is looked for.
+const UNLISTEN_ATTEMPTS: usize = 20;
+const UNLISTEN_PAUSE: Duration = Duration::from_millis(20);
+
+/// What a listener needs.
+pub(super) struct ReleaseListener {
+    pub(super) connector: DatabaseConnector,
+    /// Sends the first notification.
+    pub(super) pool: Arc<ConnectionPool>,
+    pub(super) wake_ups: WakeUps,
+    /// Whether notifications arrive.
+    pub(super) is_live: Arc<watch::Sender<bool>>,
+}
+
+/// Why a connection is over.
+enum ListenerEnd {
+    /// The store was dropped.
+    Dropped,
+    /// It was lost.
+    Lost,
+    /// Notifications do not arrive over it.
+    Deaf,
+}
+
+impl ReleaseListener {
+    /// Receives notifications until the receiver of its state is dropped.
+    pub(super) async fn run(self) {
+        let mut without = None;
+        loop {
+            let end = self.receive().await.unwrap_or(ListenerEnd::Lost);
+            if self.is_live.send_replace(false) {
+                // Notifications did arrive.
+                without = None;
+            }
+            self.wake_ups.interrupted();
+            let pause = match end {
+                ListenerEnd::Dropped => return,
+                // An error is not reported: without notifications, calls poll.
+                ListenerEnd::Lost => between(AGAIN / 2, AGAIN),
+                ListenerEnd::Deaf => {
+                    if without.is_none() {
+                        events::emit(Level::INFO, || {
+                            tracing::info!(
+                                "notifications of PostgreSQL do not arrive, perhaps because of a pooler in transaction mode; waiting calls poll"
+                            );
+                        });
+                    }
+                    *without.insert(pause_without(without))
+                }
+            };
+            tokio::select! {
+                () = self.is_live.closed() => return,
+                () = sleep(pause) => {}
+            }
+        }
+    }
+
+    async fn receive(&self) -> Result<ListenerEnd, StoreError> {
+        let opened = self.connector.connect().await?;
+        let OpenedConnection { client, mut connection, epoch, .. } = opened;
+        let lost = |_| StoreError::Refused("the connection was lost".to_owned());
+        // The connection is polled here, also while the statements are served.
+        let name = format!("probe-{:016x}", fastrand::u64(..));
+        let silent = |_| StoreError::Refused("the server does not answer".to_owned());
+        let listening = async {
+            let started = timeout(PROBE_TIMEOUT, client.simple_query(LISTEN)).await;
+            let session = session(&started.map_err(silent)?.map_err(lost)?);
+            if !Safeguard::ListenersAreProbed.is_on() {
+                self.is_live.send_replace(true);
+            }
+            let probe: [Parameter<'_>; 1] = [(&name, Type::TEXT)];
+            let probed = timeout(PROBE_TIMEOUT, self.pool.query(PROBE, &probe)).await;
+            if matches!(probed, Ok(Ok(_))) {
+                sleep(PROBE_TIMEOUT).await;
+            }
+            let is_heard = *self.is_live.borrow();
+            if !is_heard && Safeguard::ListensAreUndone.is_on() {
+                let ended = timeout(PROBE_TIMEOUT, unlisten(&client, session)).await;
+                ended.map_err(silent)?.map_err(lost)?;
+            }
+            probed.map_err(silent)??;
+            Ok::<_, StoreError>(is_heard)
+        };
+        let mut listening = pin!(listening);
+        let mut is_listening = true;
+        loop {
+            tokio::select! {
+                () = self.is_live.closed() => return Ok(ListenerEnd::Dropped),
+                () = self.connector.primary.leaves(epoch) => return Ok(ListenerEnd::Lost),
+                // To its end, also when the notification has come, so that the answer of the pool is read.
+                ended = &mut listening, if is_listening => {
+                    is_listening = false;
+                    if !ended? {
+                        return Ok(ListenerEnd::Deaf);
+                    }
+                }
+                message = next_message(&mut connection) => match message {
+                    Some(message) => self.told(message.map_err(lost)?, &name),
+                    None => return Ok(ListenerEnd::Lost),
+                }
+            }
+        }
+    }
+
+    fn told(&self, message: AsyncMessage, probe: &str) {
+        let AsyncMessage::Notification(notification) = message else { return };
+        if notification.payload() == probe {
+            self.is_live.send_replace(true);
+            // Those who wait have watched their keys in vain until now.
+            self.wake_ups.interrupted();
+        } else if let Some(key) = decode(notification.payload()) {
+            self.wake_ups.released(&key);
+        }
+    }
+}
+
+/// The pause after notifications did not arrive, and after the last pause of that kind.
+fn pause_without(last: Option<Duration>) -> Duration {
+    last.map_or(AGAIN_WITHOUT, |last| (last * 2).min(LONGEST_WITHOUT))
+}
+
+/// The process of the server that has answered.
+fn session(answer: &[SimpleQueryMessage]) -> Option<String> {
+    answer.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    })
+}
+
+/// Ends the listening of this session. A pooler may execute each statement in another one, most likely in the last that was
+/// used. The others do not listen, or listen in vain as well.
+async fn unlisten(client: &Client, listening: Option<String>) -> Result<(), tokio_postgres::Error> {
+    for _ in 0..UNLISTEN_ATTEMPTS {
+        if session(&client.simple_query(UNLISTEN).await?) == listening {
+            break;
+        }
+        // Others use the pooler, so that it is the turn of another session.
+        sleep(UNLISTEN_PAUSE).await;
+    }
+    Ok(())
+}
+
+/// The key that is written in hexadecimal digits. `None` if somebody else has sent something else.
+fn decode(payload: &str) -> Option<String> {
+    let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|it| u8::try_from(it).ok());
+    let pairs = payload.as_bytes().chunks(2);
+    let bytes: Option<Vec<u8>> = pairs
+        .map(|pair| match *pair {
+            [high, low] => Some(digit(high)? << 4 | digit(low)?),
+            _ => None,
+        })
+        .collect();
+    String::from_utf8(bytes?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_without_notifications_doubles_up_to_half_an_hour() {
+        let mut pauses = Vec::new();
+        for _ in 0..7 {
+            pauses.push(pause_without(pauses.last().copied()));
+        }
+        let minutes: Vec<u64> = pauses.iter().map(|pause| pause.as_secs() / 60).collect();
+        assert_eq!(minutes, [1, 2, 4, 8, 16, 32, 32]);
+    }
+
+    #[test]
+    fn a_payload_is_a_key_or_nothing() {
+        assert_eq!(decode("6b3ac3a9").as_deref(), Some("k:é"));
+        assert_eq!(decode("").as_deref(), Some(""));
+        for other in ["6", "6z", "éé", "c3", "order:7"] {
+            assert_eq!(decode(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! The statements. Each is one transaction, and reads the clock of the server.
+//!
+//! A commit waits until it is on the disk, and on the synchronous standby, because a grant or a renewal that a crash or a
+//! failover loses gives the key to two owners. What only frees a key, or marks it, does not wait: when it is lost, the key
+//! stays taken until its lease ends, as after the death of its holder. Nobody has got the key in between, because the commit
+//! of the next grant also waits for everything before it.
+//!
+//! A statement does not wait for the locks of other sessions for more than 200 ms, because other statements wait behind
+//! it. It is executed again then, as long as its request lasts.
+
+use tokio_postgres::types::Type;
+
+use lock_core::safeguard::Safeguard;
+
+/// Sent before a statement is prepared. The plan of a prepared statement is kept, and while the table is small, that would be
+/// to read all of it. On another level of isolation, a statement fails if others change its rows.
+pub(super) const SESSION: &str =
+    "SET enable_seqscan = off; SET default_transaction_isolation = 'read committed'";
+
+/// A statement about locks, which connections to the server itself prepare when they first use it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LockStatement {
+    AcquireFree,
+    AcquireAllFree,
+    Acquire,
+    Renew,
+    ReleaseIdle,
+    ReleaseAllIdle,
+    Release,
+    Keep,
+    Fence,
+}
+
+impl LockStatement {
+    /// The number of these statements.
+    pub(super) const COUNT: usize = 9;
+
+    pub(super) const fn text(self) -> &'static str {
+        match self {
+            Self::AcquireFree => ACQUIRE_FREE,
+            Self::AcquireAllFree => ACQUIRE_ALL_FREE,
+            Self::Acquire => ACQUIRE,
+            Self::Renew => RENEW,
+            Self::ReleaseIdle => RELEASE_IDLE,
+            Self::ReleaseAllIdle => RELEASE_ALL_IDLE,
+            Self::Release => RELEASE,
+            Self::Keep => KEEP,
+            Self::Fence => FENCE,
+        }
+    }
+
+    /// Whether it is about several locks.
+    pub(super) const fn is_about_several(self) -> bool {
+        matches!(self, Self::AcquireAllFree | Self::Renew | Self::ReleaseAllIdle)
+    }
+
+    /// The types of its parameters: of a key, an owner and a time, or of several of each.
+    pub(super) const fn types(self) -> &'static [Type] {
+        match self {
+            Self::AcquireFree | Self::Acquire | Self::Keep => {
+                &[Type::BYTEA, Type::TEXT, Type::FLOAT8]
+            }
+            Self::AcquireAllFree | Self::Renew => {
+                &[Type::BYTEA_ARRAY, Type::TEXT_ARRAY, Type::FLOAT8_ARRAY]
+            }
+            Self::ReleaseIdle | Self::Release | Self::Fence => &[Type::BYTEA, Type::TEXT],
+            Self::ReleaseAllIdle => &[Type::BYTEA_ARRAY, Type::TEXT_ARRAY],
+        }
+    }
+}
+
+/// Key, owner and term in seconds. One row: the fencing token if the owner has got the key, and the rest of the lease in
+/// seconds if another owner has it.
+///
+/// This is a part of [`ACQUIRE`], which costs less, and neither marks a key nor takes over a row. If there is neither a token
+/// nor a rest, [`ACQUIRE`] is necessary: there is a row, but not the lease of another owner. An insertion would wait for
+/// whoever takes that row over.
+///
+/// The last column is never read.
+pub(super) const ACQUIRE_FREE: &str = "\
+WITH begun AS MATERIALIZED (
+    SELECT pg_advisory_xact_lock_shared(hashtextextended($2, 0)), set_config('lock_timeout', '200ms', true)
+), found AS (
+    SELECT until, until > clock_timestamp() AND owner IS DISTINCT FROM $2 AS busy FROM distributed_locks WHERE key = $1
+), taken AS (
+    INSERT INTO distributed_locks AS l (key, owner, until, fence)
+    SELECT $1, $2, clock_timestamp() + make_interval(secs => $3), nextval('distributed_lock_fences')
+    WHERE (SELECT count(*) FROM begun) = 1
+        AND NOT EXISTS (SELECT FROM found)
+    ON CONFLICT (key) DO NOTHING
+    RETURNING nextval('distributed_lock_fences') AS fence
+)
+SELECT
+    (SELECT fence FROM taken),
+    (SELECT extract(epoch FROM until - clock_timestamp())::float8 FROM found WHERE busy),
+    (SELECT set_config('synchronous_commit', 'off', true) WHERE NOT EXISTS (SELECT FROM taken))";
+
+/// Keys, owners and terms in seconds. One row for each, in their order, as that of [`ACQUIRE_FREE`]. Each key is looked up on
+/// its own: a plan that is made for a small table would read all of it otherwise, and is kept.
+///
+/// An insertion waits for a transaction that inserts or deletes a row with the same key. Because all of them insert their rows in the
+/// order of the keys, none of those waits for this one. If it waits for another session, each key is requested on its own.
+pub(super) const ACQUIRE_ALL_FREE: &str = "\
+WITH asked AS (
+    SELECT * FROM unnest($1::bytea[], $2::text[], $3::float8[]) WITH ORDINALITY AS a (key, owner, term, number)
+), begun AS MATERIALIZED (
+    SELECT pg_advisory_xact_lock_shared(hashtextextended(owner, 0)) FROM asked
+), limited AS MATERIALIZED (
+    SELECT set_config('lock_timeout', '200ms', true)
+), found AS MATERIALIZED (
+    SELECT a.number, l.until, l.until > clock_timestamp() AND l.owner IS DISTINCT FROM a.owner AS busy
+    FROM asked AS a CROSS JOIN LATERAL (SELECT until, owner FROM distributed_locks WHERE key = a.key LIMIT 1) AS l
+), taken AS (
+    INSERT INTO distributed_locks AS l (key, owner, until, fence)
+    SELECT key, owner, clock_timestamp() + make_interval(secs => term), nextval('distributed_lock_fences')
+    FROM asked
+    WHERE (SELECT count(*) FROM begun, limited) > 0
+        AND NOT EXISTS (SELECT FROM found WHERE found.number = asked.number)
+    ORDER BY key
+    ON CONFLICT (key) DO NOTHING
+    RETURNING nextval('distributed_lock_fences') AS fence, owner
+)
+SELECT
+    taken.fence,
+    CASE WHEN found.busy THEN extract(epoch FROM found.until - clock_timestamp())::float8 END,
+    (SELECT set_config('synchronous_commit', 'off', true) WHERE NOT EXISTS (SELECT FROM taken))
+FROM asked
+LEFT JOIN taken USING (owner)
+LEFT JOIN found USING (number)
+ORDER BY number";
+
+/// Key, owner and term in seconds. One row: whether the owner has the key, its fencing token, and the rest of the lease in
+/// seconds.
+///
+/// A key that is taken is only marked as wanted, once, unless another transaction has locked its row. A key whose lease has ended
+/// stays taken while a transaction is open that has verified the lock: nothing here waits for these, because other requests come
+/// next on the same connection. Only
+/// one of the parts changes the row. The token is drawn when the key already belongs to the owner: one that was drawn before
+/// could be lower than that of an owner who came and went in between.
+///
+/// The advisory lock says that the owner is acquiring, until the commit, which may wait for a standby. A release of this owner
+/// would not see the row before, and fails instead.
+///
+/// The last column is never read. Without a grant, the commit does not wait: a mark that is lost is made again, because a
+/// crash also ends the connections of those who wait. Until the commit, the mark keeps the release waiting.
+pub(super) const ACQUIRE: &str = "\
+WITH begun AS MATERIALIZED (
+    SELECT pg_advisory_xact_lock_shared(hashtextextended($2, 0)), set_config('lock_timeout', '200ms', true)
+), busy AS (
+    SELECT until, wanted FROM distributed_locks
+    WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2
+), unmarked AS MATERIALIZED (
+    SELECT key FROM distributed_locks
+    WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2 AND NOT wanted
+    FOR NO KEY UPDATE SKIP LOCKED
+), marked AS (
+    UPDATE distributed_locks SET wanted = true
+    WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2 AND EXISTS (SELECT FROM unmarked)
+    RETURNING until
+), ended AS (
+    SELECT key FROM distributed_locks WHERE key = $1 AND (until <= clock_timestamp() OR owner = $2)
+    FOR UPDATE SKIP LOCKED
+), taken AS (
+    INSERT INTO distributed_locks AS l (key, owner, until, fence)
+    SELECT $1, $2, clock_timestamp() + make_interval(secs => $3), nextval('distributed_lock_fences')
+    WHERE (SELECT count(*) FROM begun) = 1
+        AND NOT EXISTS (SELECT FROM busy)
+        AND (EXISTS (SELECT FROM ended) OR NOT EXISTS (SELECT FROM distributed_locks WHERE key = $1))
+    ON CONFLICT (key) DO UPDATE SET
+        owner = excluded.owner,
+        until = CASE WHEN l.owner = excluded.owner THEN greatest(l.until, excluded.until) ELSE excluded.until END,
+        fence = excluded.fence
+    WHERE l.until <= clock_timestamp() OR l.owner = excluded.owner
+    RETURNING nextval('distributed_lock_fences') AS fence
+)
+SELECT
+    EXISTS (SELECT FROM taken),
+    coalesce((SELECT fence FROM taken), 0),
+    coalesce(
+        (SELECT extract(epoch FROM until - clock_timestamp()) FROM marked),
+        (SELECT extract(epoch FROM until - clock_timestamp()) FROM busy WHERE wanted),
+        0.1
+    )::float8,
+    (SELECT set_config('synchronous_commit', 'off', true) WHERE NOT EXISTS (SELECT FROM taken))";
+
+/// Keys, owners and terms in seconds. One row for each, in their order: whether the lease was extended, whether another owner has
+/// the key, and whether the owner has it. In the last case, the lease was not extended because another transaction has locked the row:
+/// waiting for that would delay the other renewals.
+pub(super) const RENEW: &str = "\
+WITH asked AS (
+    SELECT * FROM unnest($1::bytea[], $2::text[], $3::float8[]) WITH ORDINALITY AS a (key, owner, term, number)
+), unlocked AS MATERIALIZED (
+    SELECT a.key, a.owner, a.term, a.number FROM asked AS a CROSS JOIN LATERAL (
+        SELECT ctid FROM distributed_locks AS l WHERE l.key = a.key AND l.owner = a.owner AND l.until > clock_timestamp()
+        LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+    ) AS it
+), extended AS (
+    UPDATE distributed_locks AS l SET until = greatest(l.until, clock_timestamp() + make_interval(secs => a.term))
+    FROM unlocked AS a
+    WHERE l.key = a.key AND l.owner = a.owner AND l.until > clock_timestamp()
+    RETURNING a.number
+)
+SELECT e.number IS NOT NULL, l.owner IS DISTINCT FROM a.owner AND l.key IS NOT NULL, l.owner IS NOT DISTINCT FROM a.owner
+FROM asked AS a
+LEFT JOIN extended AS e USING (number)
+LEFT JOIN distributed_locks AS l ON l.key = a.key AND l.until > clock_timestamp()
+ORDER BY number";
+
+/// Key and owner. A row if the key was freed: whether the lease had not ended, and whether others wait for the key, who are
+/// told. Otherwise there is none, and [`RELEASE`] is necessary: the owner does not have the key, or another transaction has
+/// locked the row, or has just changed it. (In the last case, the commit waits, although it has freed nothing.)
+///
+/// The last columns are never read.
+pub(super) const RELEASE_IDLE: &str = "\
+DELETE FROM distributed_locks
+WHERE ctid = (SELECT ctid FROM distributed_locks WHERE key = $1 AND owner = $2 FOR UPDATE SKIP LOCKED)
+RETURNING
+    until > clock_timestamp(),
+    wanted,
+    CASE WHEN wanted THEN pg_notify('distributed_locks', encode($1, 'hex'))::text END,
+    CASE WHEN until < clock_timestamp() + interval '1 minute' THEN set_config('synchronous_commit', 'off', true) END";
+
+/// Keys and owners. One row for each, in their order, as that of [`RELEASE_IDLE`]; its columns are `NULL` where that has none.
+/// The commit waits if any of the keys would stay taken for more than a minute if it were lost.
+pub(super) const RELEASE_ALL_IDLE: &str = "\
+WITH asked AS (
+    SELECT * FROM unnest($1::bytea[], $2::text[]) WITH ORDINALITY AS a (key, owner, number)
+), freed AS (
+    DELETE FROM distributed_locks
+    WHERE ctid = ANY (ARRAY(
+        SELECT l.ctid FROM asked AS a CROSS JOIN LATERAL (
+            SELECT ctid FROM distributed_locks WHERE key = a.key AND owner = a.owner LIMIT 1 FOR UPDATE SKIP LOCKED
+        ) AS l
+    ))
+    RETURNING key, owner, until, wanted
+)
+SELECT
+    freed.until > clock_timestamp(),
+    freed.wanted,
+    CASE WHEN freed.wanted THEN pg_notify('distributed_locks', encode(freed.key, 'hex'))::text END,
+    (
+        SELECT set_config('synchronous_commit', 'off', true)
+        WHERE NOT EXISTS (SELECT FROM freed WHERE until >= clock_timestamp() + interval '1 minute')
+    )
+FROM asked
+LEFT JOIN freed USING (owner)
+ORDER BY number";
+
+/// Key and owner. One row: whether the owner had the key, whether another owner has it, and whether it stays because a
+/// transaction is open that has verified the lock, or because an acquire of the owner is not committed.
+///
+/// First, the row is locked against changes, which waits for renewals and for those who mark the key as wanted. Then only
+/// transactions that have verified the lock can be in the way of its deletion, and those are not waited for.
+///
+/// The last column is never read. The commit does not wait, unless the key would stay taken for more than a minute if it were
+/// lost.
+pub(super) const RELEASE: &str = "\
+WITH idle AS MATERIALIZED (
+    SELECT pg_try_advisory_xact_lock(hashtextextended($2, 0)) AS it
+), limited AS MATERIALIZED (
+    SELECT set_config('lock_timeout', '200ms', true)
+), own AS (
+    SELECT key, until > clock_timestamp() AS live FROM distributed_locks WHERE key = $1 AND owner = $2
+), settled AS MATERIALIZED (
+    SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 AND (SELECT count(*) FROM limited) > 0 FOR NO KEY UPDATE
+), unlocked AS MATERIALIZED (
+    SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 AND EXISTS (SELECT FROM settled)
+    FOR UPDATE SKIP LOCKED
+), freed AS (
+    DELETE FROM distributed_locks WHERE key = $1 AND owner = $2 AND EXISTS (SELECT FROM unlocked)
+    RETURNING until, wanted
+), told AS (
+    SELECT pg_notify('distributed_locks', encode($1, 'hex')) FROM freed WHERE wanted
+)
+SELECT
+    coalesce((SELECT until > clock_timestamp() FROM freed), false),
+    EXISTS (SELECT FROM distributed_locks WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2),
+    NOT (SELECT it FROM idle) OR (EXISTS (SELECT FROM own WHERE live) AND NOT EXISTS (SELECT FROM freed)),
+    (SELECT count(*) FROM told),
+    (
+        SELECT set_config('synchronous_commit', 'off', true) FROM freed
+        WHERE until < clock_timestamp() + interval '1 minute'
+    )";
+
+/// Key, owner and the time for which the key stays taken, in seconds. As [`RELEASE`], but the commit waits: if it were lost,
+/// the key could be free too early.
+const KEEP: &str = "\
+WITH idle AS MATERIALIZED (
+    SELECT pg_try_advisory_xact_lock(hashtextextended($2, 0)) AS it
+), limited AS MATERIALIZED (
+    SELECT set_config('lock_timeout', '200ms', true)
+), own AS (
+    SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 AND until > clock_timestamp()
+), settled AS MATERIALIZED (
+    SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 AND (SELECT count(*) FROM limited) > 0 FOR NO KEY UPDATE
+), unlocked AS MATERIALIZED (
+    SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 AND EXISTS (SELECT FROM settled)
+    FOR UPDATE SKIP LOCKED
+), freed AS (
+    UPDATE distributed_locks SET owner = NULL, until = clock_timestamp() + make_interval(secs => $3)
+    WHERE key = $1 AND owner = $2 AND until > clock_timestamp() AND EXISTS (SELECT FROM unlocked)
+    RETURNING 1
+)
+SELECT
+    EXISTS (SELECT FROM freed),
+    EXISTS (SELECT FROM distributed_locks WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2),
+    NOT (SELECT it FROM idle) OR (EXISTS (SELECT FROM own) AND NOT EXISTS (SELECT FROM freed)),
+    0::bigint";
+
+/// Key and owner. One row: a token if the owner has the key, and whether another owner has it.
+const FENCE: &str = "\
+WITH limited AS MATERIALIZED (
+    SELECT set_config('lock_timeout', '200ms', true)
+), issued AS (
+    UPDATE distributed_locks SET fence = nextval('distributed_lock_fences')
+    WHERE key = $1 AND owner = $2 AND until > clock_timestamp() AND (SELECT count(*) FROM limited) > 0
+    RETURNING fence
+)
+SELECT
+    (SELECT fence FROM issued),
+    EXISTS (SELECT FROM distributed_locks WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2)";
+
+/// Makes all later tokens higher than this one. Several statements, in one transaction.
+///
+/// `setval` overwrites what others have drawn since the value was read. So the lock on the table waits for all who may
+/// be drawing, and keeps others from it: each of them changes the table. Transactions that have verified a lock do not.
+pub(super) fn raise_fences(at_least: i64) -> String {
+    let lock = if Safeguard::RaisesAreExclusive.is_on() {
+        // All other requests wait behind it.
+        "SELECT set_config('lock_timeout', '1s', true); LOCK TABLE distributed_locks IN SHARE ROW EXCLUSIVE MODE"
+    } else {
+        ""
+    };
+    format!(
+        "{lock}; SELECT setval('distributed_lock_fences', {at_least}) \
+         FROM distributed_lock_fences WHERE last_value < {at_least}"
+    )
+}
+
+/// Key. A row if it is taken: its owner, and the rest of the lease in seconds; `NULL` if an operator has made it endless.
+pub(super) const INSPECT: &str = "\
+SELECT owner, CASE WHEN isfinite(until) THEN extract(epoch FROM until - clock_timestamp())::float8 END
+FROM distributed_locks WHERE key = $1 AND until > clock_timestamp()";
+
+/// The first key, the first one behind those that are wanted, or `NULL`, and a number of rows. As [`INSPECT`], with the keys,
+/// in their order.
+pub(super) const SCAN: &str = "\
+SELECT owner, CASE WHEN isfinite(until) THEN extract(epoch FROM until - clock_timestamp())::float8 END, key
+FROM distributed_locks WHERE key >= $1 AND ($2 IS NULL OR key < $2) AND until > clock_timestamp() ORDER BY key LIMIT $3";
+
+/// Ids of clients. The names of the connections of those that are connected, as users who may acquire locks.
+pub(super) const CLIENTS: &str = "\
+SELECT DISTINCT application_name FROM pg_stat_activity
+WHERE datname = current_database() AND split_part(application_name, ' ', 2) = ANY ($1)
+    AND has_table_privilege(usesysid, to_regclass('distributed_locks'), 'INSERT')";
+
+/// Key and owner. A row if the owner has the key. Nobody takes it over or deletes it until the transaction ends; renewals go on.
+pub(super) const VERIFY: &str = "\
+SELECT 1 FROM distributed_locks WHERE key = $1 AND owner = $2 AND until > clock_timestamp() FOR KEY SHARE";
+
+/// Key. Whether somebody has it, and whether each statement of the transaction sees what is committed before it.
+pub(super) const IS_TAKEN: &str = "\
+SELECT
+    EXISTS (SELECT FROM distributed_locks WHERE key = $1 AND until > clock_timestamp()),
+    current_setting('transaction_isolation') LIKE 'read %'";
+
+/// The version of the server, whether it is a standby, whether the session is read-only, whether there is a table, its comment,
+/// and what it lacks.
+pub(super) const CHECK: &str = "\
+SELECT
+    current_setting('server_version_num')::int4,
+    pg_is_in_recovery(),
+    current_setting('transaction_read_only')::bool,
+    to_regclass('distributed_locks') IS NOT NULL,
+    coalesce(obj_description(to_regclass('distributed_locks'), 'pg_class'), ''),
+    coalesce((
+        SELECT string_agg(part, ', ') FROM (
+            SELECT 'the column ' || name || ' of the type ' || type FROM unnest(
+                ARRAY['key', 'owner', 'until', 'fence', 'wanted'],
+                ARRAY['bytea', 'text', 'timestamp with time zone', 'bigint', 'boolean']
+            ) AS needed (name, type)
+            WHERE NOT EXISTS (
+                SELECT FROM pg_attribute
+                WHERE attrelid = to_regclass('distributed_locks') AND attname::text = name
+                    AND atttypid = to_regtype(type) AND NOT attisdropped
+            )
+            UNION ALL
+            SELECT 'the constraint distributed_locks_owner' WHERE NOT EXISTS (
+                SELECT FROM pg_constraint
+                WHERE conrelid = to_regclass('distributed_locks') AND conname = 'distributed_locks_owner' AND contype = 'u'
+            )
+            UNION ALL
+            SELECT 'the sequence distributed_lock_fences' WHERE to_regclass('distributed_lock_fences') IS NULL
+        ) AS missing (part)
+    ), '')";
+
+/// One row: the process of the server in which it was executed.
+pub(super) const LISTEN: &str = "LISTEN distributed_locks; SELECT pg_backend_pid()";
+
+/// The same.
+pub(super) const UNLISTEN: &str = "UNLISTEN distributed_locks; SELECT pg_backend_pid()";
+
+/// A payload, as a notification.
+pub(super) const PROBE: &str = "SELECT pg_notify('distributed_locks', $1)";

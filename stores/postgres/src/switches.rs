@@ -1,0 +1,113 @@
+//! The pieces of the statements that belong to safeguards.
+
+/// A statement, without what belongs to safeguards that are off.
+#[cfg(not(lock_controls))]
+pub(super) const fn guarded(statement: &'static str) -> &'static str {
+    statement
+}
+
+/// Whether all safeguards of a statement are on.
+#[cfg(not(lock_controls))]
+pub(super) const fn is_whole(_: &'static str) -> bool {
+    true
+}
+
+#[cfg(lock_controls)]
+pub(super) use self::replaced::guarded;
+
+#[cfg(lock_controls)]
+pub(super) fn is_whole(statement: &'static str) -> bool {
+    guarded(statement) == statement
+}
+
+#[cfg(lock_controls)]
+mod replaced {
+    use std::time::{Duration, SystemTime};
+
+    use lock_core::safeguard::Safeguard;
+
+    /// Pieces of the statements, and what replaces them when their safeguards are off.
+    pub(super) const SWITCHES: [(Safeguard, &str, &str); 18] = {
+        use Safeguard::{
+            AcquiresAreAnnounced, AttemptsDoNotShorten, FenceAboveLast, GrantsAreFlushed,
+            JoinedRowsAreOrdered, LockedRowsAreSkipped, OnlyIfFree, OnlyOwnerReleases,
+            OnlyOwnerRenews, ReleasesAreNotFlushed, VerifiedRowsAreLocked,
+        };
+        [
+            (GrantsAreFlushed, " WHERE NOT EXISTS (SELECT FROM taken))", ")"),
+            (ReleasesAreNotFlushed, "interval '1 minute'", "interval '-1 year'"),
+            (OnlyIfFree, "AND NOT EXISTS (SELECT FROM busy)", ""),
+            (
+                OnlyIfFree,
+                "(SELECT extract(epoch FROM until - clock_timestamp())::float8 FROM found WHERE busy)",
+                "NULL::float8",
+            ),
+            (
+                OnlyIfFree,
+                "AND (EXISTS (SELECT FROM ended) OR NOT EXISTS (SELECT FROM distributed_locks WHERE key = $1))",
+                "",
+            ),
+            (OnlyIfFree, "WHERE l.until <= clock_timestamp() OR l.owner = excluded.owner", ""),
+            (
+                AttemptsDoNotShorten,
+                "CASE WHEN l.owner = excluded.owner THEN greatest(l.until, excluded.until) ELSE excluded.until END",
+                "excluded.until",
+            ),
+            (AttemptsDoNotShorten, "greatest(l.until, clock_timestamp()", "(clock_timestamp()"),
+            (OnlyOwnerRenews, "l.owner = a.owner AND", ""),
+            (OnlyOwnerReleases, "WHERE key = $1 AND owner = $2", "WHERE key = $1"),
+            (OnlyOwnerReleases, " AND owner = a.owner LIMIT 1", " LIMIT 1"),
+            (
+                OnlyIfFree,
+                "CASE WHEN found.busy THEN extract(epoch FROM found.until - clock_timestamp())::float8 END",
+                "NULL::float8",
+            ),
+            (JoinedRowsAreOrdered, "    ORDER BY key\n", ""),
+            (
+                LockedRowsAreSkipped,
+                "LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED",
+                "LIMIT 1 FOR NO KEY UPDATE",
+            ),
+            (LockedRowsAreSkipped, "NOT wanted\n    FOR NO KEY UPDATE SKIP LOCKED", "NOT wanted"),
+            (AcquiresAreAnnounced, "NOT (SELECT it FROM idle) OR ", ""),
+            (
+                FenceAboveLast,
+                "RETURNING nextval('distributed_lock_fences') AS fence",
+                "RETURNING l.fence",
+            ),
+            (VerifiedRowsAreLocked, " FOR KEY SHARE", ""),
+        ]
+    };
+
+    /// A control runs one test in its process, so what is leaked is little.
+    pub(crate) fn guarded(statement: &'static str) -> &'static str {
+        let mut text = statement.to_owned();
+        for (safeguard, with, without) in SWITCHES {
+            if !safeguard.is_on() {
+                text = text.replace(with, without);
+            }
+        }
+        if !Safeguard::ServerClock.is_on() {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+            let now = now.unwrap_or(Duration::ZERO).as_secs_f64();
+            text = text.replace("clock_timestamp()", &format!("to_timestamp({now})"));
+        }
+        if text == statement { statement } else { text.leak() }
+    }
+}
+
+/// A control has no effect if the statements no longer contain the piece that it replaces.
+#[cfg(all(test, lock_controls))]
+#[test]
+fn the_pieces_that_controls_replace_exist() {
+    use super::statements::{
+        ACQUIRE, ACQUIRE_ALL_FREE, ACQUIRE_FREE, RELEASE, RELEASE_ALL_IDLE, RENEW, VERIFY,
+    };
+
+    for (_, with, _) in replaced::SWITCHES {
+        let mut statements =
+            [ACQUIRE_FREE, ACQUIRE_ALL_FREE, ACQUIRE, RELEASE, RELEASE_ALL_IDLE, RENEW, VERIFY]
+                .into_iter();
+        assert!(statements.any(|statement| statement.contains(with)), "{with}");
+    }
+}
