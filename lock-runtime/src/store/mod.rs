@@ -83,15 +83,13 @@
 //! ```
 
 mod open;
-#[cfg(all(test, feature = "store"))]
+#[cfg(test)]
 mod tests;
 
 #[cfg(feature = "store")]
 use lock_core::store::custom;
 #[cfg(test)]
 pub(crate) use lock_core::store::faulty;
-#[cfg(feature = "tls")]
-use lock_core::store::tls;
 #[allow(unused_imports, reason = "each store uses some of them")]
 pub(crate) use lock_core::store::{
     announcements, asker, contract, hold_reports, joiner, key_holder, limits, memory, owner,

@@ -419,7 +419,7 @@ impl Store for EtcdStore {
 
 #[cfg(test)]
 mod tests {
-    use lock_core::store::*;
+    use super::*;
 
     #[tokio::test]
     async fn no_secret_is_shown() {

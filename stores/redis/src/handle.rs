@@ -312,7 +312,7 @@ mod tests {
         let store = store(Layout::TOKEN);
         let (resource, term) = (Resource::exclusive("k"), Duration::from_secs(1));
         let (owner, trace) = (OwnerId::new().expect("randomness"), SendTrace::default());
-        let claim = crate::engine::testing::claim(owner, term);
+        let claim = lock_core::store::faulty::claim(owner, term);
         let (keep, leaves_gap) = (Duration::ZERO, false);
         let release = Release { resource, owner, keep, queued: None, leaves_gap };
         let sizes = [

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{
+use crate::client::LockClient;
+use crate::store::{
     LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest, RenewOutcome, Store, StoreError,
 };
-use crate::client::LockClient;
 
 /// Its response timeout is 2 s.
 const LEASE: Duration = Duration::from_secs(30);
@@ -94,7 +94,7 @@ async fn a_guard_that_is_dropped_sends_one_release_and_reports_no_loss() {
 fn controls_of_late_acquires() {
     crate::safeguard::assert_fails_without(
         "late-acquires-are-released",
-        "store::tests::an_acquire_that_ends_after_the_release_of_its_owner_frees_the_key",
+        "store::tests::late_acquires::an_acquire_that_ends_after_the_release_of_its_owner_frees_the_key",
         "the key stays taken",
     );
 }
