@@ -1,6 +1,5 @@
 //! The addresses of servers, as a client reaches them.
 
-// Only a remote store uses them.
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -39,6 +39,7 @@ pub struct ClientInfo {
 
 impl ClientInfo {
     /// The same with this id.
+    #[doc(hidden)]
     #[must_use]
     pub fn with_id(mut self, id: impl Into<String>) -> Self {
         self.id = Some(id.into());

@@ -42,7 +42,6 @@ impl Credentials {
     }
 
     /// The user to log in as.
-    #[doc(hidden)]
     pub fn user(mut self, name: impl Into<String>) -> Self {
         self.user = Some(name.into());
         self
@@ -52,7 +51,6 @@ impl Credentials {
     /// of a token. When about three quarters of this time have passed, each open connection logs in
     /// again with new credentials, at most twice a second. Without it, open connections keep the
     /// credentials that they logged in with.
-    #[doc(hidden)]
     pub fn valid_for(mut self, time: Duration) -> Self {
         self.valid_for = Some(time);
         self

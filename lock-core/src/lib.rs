@@ -1,7 +1,7 @@
 //! What a store of locks and the library that uses it share: keys, owners, errors, clocks and capabilities.
 //!
-//! Services use [`lock-runtime`](https://docs.rs/lock-runtime), which re-exports what they need of it. Only programs with a store
-//! of their own name this crate.
+//! Programs use [`lock-runtime`](https://docs.rs/lock-runtime), which re-exports what they need of it. This crate is private to
+//! it, and may change in each version.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]

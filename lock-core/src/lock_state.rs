@@ -27,6 +27,7 @@ pub struct LockState {
 
 impl LockState {
     /// A lock with these holders, all of which are known, and without a queue.
+    #[doc(hidden)]
     #[must_use]
     pub fn new(key: impl Into<String>, layout: StoredLayout, holders: Vec<StoredHolder>) -> Self {
         Self { key: key.into(), layout, holders, is_complete: true, queued: 0 }
@@ -89,6 +90,7 @@ pub struct StoredHolder {
 
 impl StoredHolder {
     /// A holder of which the owner and the rest of the lease are known.
+    #[doc(hidden)]
     #[must_use]
     pub fn new(token: impl Into<String>, lease_left: Option<Duration>) -> Self {
         Self {

@@ -101,7 +101,6 @@ impl TlsOptions {
     /// let tls = TlsOptions::new().server_name("cache.internal");
     /// # let _ = tls;
     /// ```
-    #[doc(hidden)]
     pub fn server_name(mut self, name: impl Into<String>) -> Self {
         self.server_name = Some(name.into());
         self

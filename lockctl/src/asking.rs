@@ -43,6 +43,8 @@ pub(crate) struct AskingClient {
     waits: RepeatedQuestions,
     /// When both may ask again.
     next: Cell<Instant>,
+    /// Whether the namespaces in use were looked for.
+    has_looked: Cell<bool>,
 }
 
 impl AskingClient {
@@ -54,7 +56,7 @@ impl AskingClient {
         let questions = || RepeatedQuestions::new(&client, options.answer_timeout);
         let (questions, waits) = (questions(), questions());
         let (admin, next) = (questions.first.clone(), Cell::new(Instant::now()));
-        Ok(Self { admin, questions, waits, next })
+        Ok(Self { admin, questions, waits, next, has_looked: Cell::new(false) })
     }
 
     /// Asks for all locks and waiting calls, or for the locks with this key. Both questions are asked at the same time,
@@ -97,9 +99,12 @@ impl AskingClient {
         }
     }
 
-    /// Says which namespaces are in use if no client uses that of the command, which has found nothing. Nothing depends on it,
-    /// so its errors are ignored.
+    /// Says once which namespaces are in use if no client uses that of the command, which has found nothing. Nothing depends
+    /// on it, so its errors are ignored.
     pub(crate) async fn tell_namespaces(&self, messages: Messages) {
+        if self.has_looked.replace(true) {
+            return;
+        }
         let own = self.admin.namespace();
         let Ok(Some(used)) = self.admin.namespaces().await else { return };
         if used.is_empty() || used.iter().any(|used| used == own) {
@@ -111,12 +116,12 @@ impl AskingClient {
         };
         let more = used.len().saturating_sub(MOST_NAMESPACES);
         let used: Vec<String> = used.iter().take(MOST_NAMESPACES).map(shown).collect();
-        let which = match own {
-            "" => "is without a namespace".to_owned(),
-            namespace => format!("uses the namespace {namespace:?}"),
-        };
         let more = if more > 0 { format!(", and {more} more") } else { String::new() };
-        messages.warning(format!("no client {which}; in use: {}{more}", used.join(", ")));
+        let used = format!("in use: {}{more}", used.join(", "));
+        messages.warning(match own {
+            "" => format!("all clients that can be asked have a namespace; {used}"),
+            own => format!("no client that can be asked has the namespace {own:?}; {used}"),
+        });
     }
 
     /// The key as the commands of `lockctl` expect it.

@@ -1,7 +1,9 @@
 //! The layouts of locks in a store, and their modes.
+
 use std::fmt;
 
 use crate::lock_mode::LockMode;
+use crate::lock_state::StoredLayout;
 use crate::permits::Permits;
 use crate::wire_format::WireFormat;
 
@@ -29,6 +31,18 @@ impl Layout {
     ];
 
     pub const TOKEN: Self = Self::Wire(WireFormat::Token);
+
+    /// The layout whose requests free such a lock.
+    pub const fn of_stored(stored: StoredLayout) -> Self {
+        match stored {
+            // Also a string of another library.
+            StoredLayout::Token | StoredLayout::OtherToken => Self::TOKEN,
+            StoredLayout::Redisson => Self::Wire(WireFormat::Redisson),
+            StoredLayout::Timestamp => Self::Wire(WireFormat::Timestamp),
+            StoredLayout::ReadWrite => Self::ReadWrite,
+            StoredLayout::Semaphore => Self::Semaphore,
+        }
+    }
 
     /// The position in [`ALL`](Self::ALL).
     pub const fn index(self) -> usize {

@@ -35,6 +35,7 @@ pub enum StoreError {
 
 impl StoreError {
     /// Whether the request may have taken effect.
+    #[doc(hidden)]
     pub fn may_have_run(&self) -> bool {
         matches!(self, Self::Unknown(_))
     }
@@ -42,16 +43,19 @@ impl StoreError {
 
 impl StoreError {
     /// The error of a call about `key` that got this answer.
+    #[doc(hidden)]
     pub fn about(self, key: &str) -> LockError {
         self.into_error(Some(key.to_owned()), Duration::ZERO)
     }
 
     /// The error of a call about no key that got this answer after `waited`.
+    #[doc(hidden)]
     pub fn without_key(self, waited: Duration) -> LockError {
         self.into_error(None, waited)
     }
 
     /// The error of a call about `key`, if it is about one, that got this answer after `waited`.
+    #[doc(hidden)]
     pub fn of_call(self, key: Option<&str>, waited: Duration) -> LockError {
         self.into_error(key.map(ToOwned::to_owned), waited)
     }

@@ -251,6 +251,7 @@ impl HistogramSnapshot {
     }
 
     /// The mean and the number of the samples of each bucket.
+    #[doc(hidden)]
     pub fn means(&self) -> impl Iterator<Item = (Duration, u64)> {
         self.buckets.iter().map(|bucket| (bucket.mean(), bucket.count))
     }

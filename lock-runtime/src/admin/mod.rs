@@ -124,7 +124,8 @@ impl LockAdmin {
     /// clients without a namespace. For an operator who has found nothing in a namespace. The names are what the store tells,
     /// so they may have any characters.
     ///
-    /// `None` with a Redis Cluster, and without the permission for `PUBSUB CHANNELS`.
+    /// `None` with a Redis Cluster, and without the permission for `PUBSUB CHANNELS`. [`LockError::Config`] where clients
+    /// [cannot be asked](Self::can_ask). Redis tells the clients of all its databases.
     ///
     /// Costs a round trip.
     ///

@@ -10,7 +10,7 @@ use super::decode::{self, ReleaseReply};
 use super::dialects;
 use super::handle::RedisStore;
 use super::shared::Shared;
-use lock_core::lock_state::{Deletion, LONGEST_TOKEN, StoredLayout};
+use lock_core::lock_state::{Deletion, LONGEST_TOKEN};
 use lock_core::permits::{MOST_AT_ONCE, Permits};
 use lock_core::store::contract::{Lane, Layout, Mode, StoreError};
 use lock_core::wire_format::WireFormat;
@@ -23,18 +23,6 @@ pub(super) enum HoldWithToken {
     OfOthers,
     /// The key does not exist, or is no lock.
     Gone,
-}
-
-/// The layout whose scripts free such a lock.
-fn layout_of(stored: StoredLayout) -> Layout {
-    match stored {
-        StoredLayout::Redisson => Layout::Wire(WireFormat::Redisson),
-        StoredLayout::Timestamp => Layout::Wire(WireFormat::Timestamp),
-        StoredLayout::ReadWrite => Layout::ReadWrite,
-        StoredLayout::Semaphore => Layout::Semaphore,
-        // Also in a string of another library.
-        _ => Layout::TOKEN,
-    }
 }
 
 fn refused_token(problem: &str) -> StoreError {
@@ -110,7 +98,9 @@ impl Shared {
         let Some(lock) = self.read_lock(key).await? else { return Ok(HoldWithToken::Gone) };
         let found = lock.holders.into_iter().find(|holder| holder.token.as_str() == token);
         match found {
-            Some(holder) => Ok(HoldWithToken::Found(layout_of(lock.layout), holder.permits)),
+            Some(holder) => {
+                Ok(HoldWithToken::Found(Layout::of_stored(lock.layout), holder.permits))
+            }
             None if lock.is_complete => Ok(HoldWithToken::OfOthers),
             None => Err(refused_token(
                 "it is not among the first 1,000 readers or permits of the key, and the others are not read",

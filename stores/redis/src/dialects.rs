@@ -324,7 +324,9 @@ static VOTE: Dialect = Dialect {
     fixed_message: None,
 };
 
-static ALL: [&Dialect; 6] = [&TOKEN, &REDISSON, &TIMESTAMP, &READ_WRITE, &SEMAPHORE, &VOTE];
+/// In the order of [`Layout::ALL`].
+static ALL: [&Dialect; Layout::ALL.len()] =
+    [&TOKEN, &REDISSON, &TIMESTAMP, &READ_WRITE, &SEMAPHORE, &VOTE];
 
 /// Does nothing. Its reply shows that the server runs scripts.
 pub(super) static PROBE: Script = Script::new("return 1", false);
@@ -361,14 +363,7 @@ pub(super) fn load_all(into_node: bool) -> Pipeline {
 
 /// The dialect of a layout.
 pub(super) fn of(layout: Layout) -> &'static Dialect {
-    match layout {
-        Layout::Wire(WireFormat::Redisson) => &REDISSON,
-        Layout::Wire(WireFormat::Timestamp) => &TIMESTAMP,
-        Layout::Wire(_) => &TOKEN,
-        Layout::ReadWrite => &READ_WRITE,
-        Layout::Semaphore => &SEMAPHORE,
-        Layout::Vote => &VOTE,
-    }
+    ALL[layout.index()]
 }
 
 #[cfg(test)]

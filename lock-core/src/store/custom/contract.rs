@@ -203,6 +203,7 @@ pub struct LeaseRequest<'a> {
     /// those that are renewed together. In a [`renew`](Store::renew), it is always `true`.
     pub renewed: bool,
     /// Whether the key seems to be free. A cheaper request may be enough then.
+    #[doc(hidden)]
     pub fresh: bool,
 }
 

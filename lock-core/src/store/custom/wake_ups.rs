@@ -18,6 +18,7 @@ pub struct WakeUps {
 }
 
 impl WakeUps {
+    #[doc(hidden)]
     pub fn new(subscriptions: &Arc<Subscriptions>, reports: Option<HoldReports>) -> Self {
         Self { subscriptions: Arc::downgrade(subscriptions), reports }
     }

@@ -14,6 +14,13 @@ use crate::script::Publish;
 use crate::script::SWITCHES;
 use lock_core::store::owner::OwnerId;
 
+#[test]
+fn each_layout_has_its_dialect() {
+    for layout in Layout::ALL {
+        assert_eq!(of(layout).layout, layout);
+    }
+}
+
 /// A control has no effect if the scripts no longer contain the piece that it replaces.
 #[cfg(lock_controls)]
 #[test]
