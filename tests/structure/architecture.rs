@@ -8,7 +8,15 @@ use crate::{is_test, without_tests};
 const PAGE: &str = include_str!("../../docs/architecture.md");
 
 /// The folders of the code in the walks.
-const ROOTS: [&str; 3] = ["lock-core/src/", "lock-macros/src/", "lock-runtime/src/"];
+const ROOTS: [&str; 7] = [
+    "lock-core/src/",
+    "lock-macros/src/",
+    "lock-runtime/src/",
+    "stores/etcd/src/",
+    "stores/postgres/src/",
+    "stores/quorum/src/",
+    "stores/redis/src/",
+];
 
 /// The headings of the walks.
 const WALKS: [&str; 3] =

@@ -55,7 +55,7 @@ fn messages(level: &str) -> BTreeSet<String> {
 #[test]
 fn the_events_of_other_crates_have_the_target_of_the_runtime() {
     let mut events = 0;
-    for (path, text) in files("lock-core/src", "rs") {
+    for (path, text) in [files("lock-core/src", "rs"), files("stores", "rs")].concat() {
         for event in text.split("tracing::").skip(1).filter_map(|rest| rest.split_once("!(")) {
             if ["error", "warn", "info", "debug", "trace"].contains(&event.0) {
                 events += 1;

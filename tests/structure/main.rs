@@ -1,4 +1,4 @@
-//! Checks the structure of `lock-core` and `lock-runtime`: no import cycles, no upward imports. Checks that the pages for
+//! Checks the structure of the library: no import cycles, no upward imports. Checks that the pages for
 //! developers and operators, the table of the tests of faults and the recipes agree with the code, and that
 //! the packages are complete.
 
@@ -74,8 +74,15 @@ const LAYERS: [&[&str]; 9] = [
     ],
 ];
 
-/// The crates whose modules have paths of their own. `lock-runtime` imports those of the others as if they were its own.
-const CRATES: [&str; 2] = ["lock-core", "lock-runtime"];
+/// The crates, and the path of each among the modules. `lock-runtime` imports the modules of `lock-core` as if they were its own.
+const CRATES: [(&str, &str); 6] = [
+    ("lock-core", ""),
+    ("lock-runtime", ""),
+    ("stores/etcd", "store::etcd"),
+    ("stores/postgres", "store::postgres"),
+    ("stores/quorum", "store::quorum"),
+    ("stores/redis", "store::redis"),
+];
 
 /// All files by module path, such as `engine::lease::state`, and their texts.
 fn modules() -> BTreeMap<String, String> {
@@ -88,14 +95,15 @@ fn modules() -> BTreeMap<String, String> {
                 collect(&path, &full, modules);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let text = std::fs::read_to_string(&path).expect("a text");
-                let full = if name == "mod" { prefix.to_owned() } else { full };
+                let is_root = name == "mod" || name == "lib" && !prefix.is_empty();
+                let full = if is_root { prefix.to_owned() } else { full };
                 modules.insert(full, text);
             }
         }
     }
     let mut modules = BTreeMap::new();
-    for name in CRATES {
-        collect(&packages::root().join(name).join("src"), "", &mut modules);
+    for (folder, prefix) in CRATES {
+        collect(&packages::root().join(folder).join("src"), prefix, &mut modules);
     }
     modules
 }
@@ -158,7 +166,12 @@ fn target(module: &str, path: &str, modules: &BTreeMap<String, String>) -> Optio
     let mut parts: Vec<&str> = path.split("::").collect();
     let mut base: Vec<&str> = module.split("::").filter(|part| !part.is_empty()).collect();
     match parts[0] {
-        "crate" => base.clear(),
+        "crate" => {
+            let roots = CRATES.iter().map(|(_, root)| *root);
+            let root = roots.filter(|root| module.starts_with(root)).max_by_key(|root| root.len());
+            base = root.unwrap_or_default().split("::").filter(|part| !part.is_empty()).collect();
+        }
+        "lock_core" => base.clear(),
         "self" => {}
         "super" => {
             while parts.first() == Some(&"super") {

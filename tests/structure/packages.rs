@@ -110,7 +110,8 @@ fn missing(folder: &str, manifest: &str) -> Vec<String> {
             missing.push(what.to_owned());
         }
     };
-    need(has_line(&format!("name = \"{folder}\"")), "the name of its folder");
+    let name = folder.replace("stores/", "lock-");
+    need(has_line(&format!("name = \"{name}\"")), "the name of its folder");
     need(manifest.contains("\ndescription = \""), "a description");
     need(has_file("README.md") && has_line("readme = \"README.md\""), "a README.md, as `readme`");
     for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {

@@ -3,7 +3,7 @@
 use crate::packages::{files, root};
 
 /// The folders with tests.
-const FOLDERS: [&str; 9] = [
+const FOLDERS: [&str; 10] = [
     "bench",
     "examples",
     "lock-core",
@@ -12,6 +12,7 @@ const FOLDERS: [&str; 9] = [
     "lock-runtime",
     "lockctl",
     "recipes",
+    "stores",
     "tests",
 ];
 

@@ -124,6 +124,7 @@ impl EtcdClient {
         }
         events::emit(Level::WARN, move || {
             tracing::warn!(
+                target: "lock_runtime::store::etcd",
                 ?lease,
                 "the lease is shorter than the election of a leader of etcd may take; use 10 s or more"
             );

@@ -274,6 +274,7 @@ impl EtcdStore {
         let member = self.client.members.current().shown.clone();
         events::emit(Level::WARN, move || {
             tracing::warn!(
+                target: "lock_runtime::store::etcd",
                 version,
                 member,
                 "this version of etcd may free locks too early after its leader was suspended; use 3.4.31, 3.5.13 or newer"

@@ -74,6 +74,7 @@ impl LeasePresence {
         let cause = denied.text();
         events::emit(Level::INFO, move || {
             tracing::info!(
+                target: "lock_runtime::store::etcd",
                 cause,
                 "cannot write the presence of this client, so others do not see which process holds its locks"
             );

@@ -76,6 +76,7 @@ impl ReleaseListener {
                     if without.is_none() {
                         events::emit(Level::INFO, || {
                             tracing::info!(
+                                target: "lock_runtime::store::postgres",
                                 "notifications of PostgreSQL do not arrive, perhaps because of a pooler in transaction mode; waiting calls poll"
                             );
                         });

@@ -167,7 +167,7 @@ impl QuorumBackend {
                 None => continue,
             };
             let address = member.name();
-            tracing::warn!(address, cause, "a server of the quorum cannot be used yet");
+            tracing::warn!(target: "lock_runtime::store::quorum", address, cause, "a server of the quorum cannot be used yet");
         }
         Ok(())
     }

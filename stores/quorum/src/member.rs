@@ -111,7 +111,7 @@ impl QuorumMember {
         let before = admission.latest.take().map(|(_, outcome)| outcome);
         if let (Err(error), None | Some(Ok(()))) = (&outcome, before) {
             let (address, cause) = (self.name(), error.to_string());
-            tracing::warn!(address, cause, "a server of the quorum must not vote");
+            tracing::warn!(target: "lock_runtime::store::quorum", address, cause, "a server of the quorum must not vote");
         }
         admission.has_been_admitted |= outcome.is_ok();
         admission.latest = Some((BootInstant::now(), outcome.clone()));

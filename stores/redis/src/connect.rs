@@ -326,7 +326,7 @@ impl Connector {
                 contained(|| connector.listening.iter().for_each(Listening::ended));
             });
             events::emit(Level::DEBUG, move || {
-                tracing::debug!(address, generation, "disconnected");
+                tracing::debug!(target: "lock_runtime::store::redis", address, generation, "disconnected");
             });
         }
     }
@@ -411,7 +411,7 @@ impl Drop for ConnectAttempt {
         if let Ok((server, generation)) = connected {
             let address = server.shown().to_owned();
             events::emit(Level::DEBUG, move || {
-                tracing::debug!(address, generation, "connected");
+                tracing::debug!(target: "lock_runtime::store::redis", address, generation, "connected");
             });
         }
     }

@@ -178,12 +178,12 @@ impl RedisBackend {
         server.check(self.shared.servers.is_cluster())?;
         let by_topology = self.shared.servers.warning(self.lease);
         for warning in server.warnings(self.acknowledged_by).into_iter().chain(by_topology) {
-            tracing::warn!(address = self.shared.address(), "{warning}");
+            tracing::warn!(target: "lock_runtime::store::redis", address = self.shared.address(), "{warning}");
         }
         let shortage = self.shortage().await.map_err(failed)?;
         if let Some(problem) = shortage {
             let address = self.shared.address();
-            tracing::warn!(address, problem, "no lock is granted until there are more replicas");
+            tracing::warn!(target: "lock_runtime::store::redis", address, problem, "no lock is granted until there are more replicas");
         }
         self.begin_quarantines().await.map_err(failed)?;
         if let Some(questions) = self.shared.listen() {
@@ -260,7 +260,7 @@ impl RedisBackend {
             // A user without this permission can use locks all the same.
             Err(StoreError::Denied(cause) | StoreError::Refused(cause)) => {
                 let address = self.shared.address();
-                tracing::debug!(address, %cause, "cannot check the version and the settings of the server");
+                tracing::debug!(target: "lock_runtime::store::redis", address, %cause, "cannot check the version and the settings of the server");
                 ServerInfo::default()
             }
             info => ServerInfo::parse(&info?),

@@ -108,6 +108,7 @@ impl Login {
                     let server = server.clone();
                     events::emit(Level::WARN, move || {
                         tracing::warn!(
+                            target: "lock_runtime::store::redis",
                             server,
                             %error,
                             "cannot renew the credentials of a connection; retrying"

@@ -112,6 +112,7 @@ impl Presence {
                     is_logged = true;
                     events::emit(Level::INFO, move || {
                         tracing::info!(
+                            target: "lock_runtime::store::redis",
                             cause,
                             "cannot write the presence of this client, so others do not see which \
                              process holds its locks"

@@ -284,6 +284,7 @@ impl Quarantine {
             let (address, ms) = (server.address(), milliseconds(left));
             events::emit(Level::WARN, move || {
                 tracing::warn!(
+                    target: "lock_runtime::store::redis",
                     address,
                     ms,
                     "the server may have lost locks and grants none until the quarantine ends"

@@ -150,7 +150,7 @@ impl AnswerSender {
         let thread = std::thread::Builder::new().name("lock-answers".into());
         if let Err(error) = thread.spawn(answering) {
             events::emit(Level::DEBUG, move || {
-                tracing::debug!(%error, "a question is not answered: no thread can be started");
+                tracing::debug!(target: "lock_runtime::store::redis", %error, "a question is not answered: no thread can be started");
             });
         }
         // There are no pages if the thread has panicked.
@@ -169,6 +169,7 @@ impl AnswerSender {
                 if !self.has_warned.swap(true, Ordering::Relaxed) {
                     events::emit(Level::INFO, move || {
                         tracing::info!(
+                            target: "lock_runtime::store::redis",
                             cause,
                             "no permission to publish answers; others cannot ask this client which \
                              locks it holds"

@@ -197,6 +197,7 @@ impl Shared {
             let cause = cause.to_owned();
             events::emit(Level::WARN, move || {
                 tracing::warn!(
+                    target: "lock_runtime::store::redis",
                     cause,
                     "cannot put a waiting call into the queue of its lock: such calls poll once a \
                      second, and calls that came later may get the lock before them"
@@ -211,6 +212,7 @@ impl Shared {
             let (key, cause) = (key.to_owned(), cause.to_owned());
             events::emit(Level::WARN, move || {
                 tracing::warn!(
+                    target: "lock_runtime::store::redis",
                     key,
                     cause,
                     "cannot publish releases: waiting clients of this library poll once a second, \

@@ -106,6 +106,7 @@ pub(super) async fn run(
             denied = matches!(error, StoreError::Denied(_));
             events::emit(Level::DEBUG, move || {
                 tracing::debug!(
+                    target: "lock_runtime::store::redis",
                     %error,
                     "cannot subscribe to releases yet; waiting calls poll instead"
                 );
@@ -279,6 +280,7 @@ pub(super) fn warn_denied(kind: &str, cause: String) {
     if pattern.starts_with(QUESTIONS) {
         events::emit(Level::INFO, move || {
             tracing::info!(
+                target: "lock_runtime::store::redis",
                 channels = pattern,
                 cause,
                 "no permission to subscribe to questions; others cannot ask this client which locks it \
@@ -293,6 +295,7 @@ pub(super) fn warn_denied(kind: &str, cause: String) {
     }
     events::emit(Level::WARN, move || {
         tracing::warn!(
+            target: "lock_runtime::store::redis",
             channels = pattern,
             cause,
             "no permission to subscribe to releases; waiting calls poll instead"

@@ -170,6 +170,7 @@ impl CurrentServer {
             let address = address.to_owned();
             events::emit(Level::INFO, move || {
                 tracing::info!(
+                    target: "lock_runtime::store::redis",
                     address,
                     "the address leads to another server, or to one that has restarted; verifying all held locks"
                 );

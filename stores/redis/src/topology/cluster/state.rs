@@ -140,7 +140,7 @@ impl ClusterState {
         }
         for (earlier, master) in changes.replaced {
             events::emit(Level::INFO, move || {
-                tracing::info!(earlier, master, "the master has changed; verifying all held locks");
+                tracing::info!(target: "lock_runtime::store::redis", earlier, master, "the master has changed; verifying all held locks");
             });
         }
         if let Some(reports) = self.reports.get() {
@@ -189,7 +189,7 @@ impl ClusterState {
             if is_foreign && !self.has_ignored.swap(true, Ordering::Relaxed) {
                 let address = node.shown().to_owned();
                 events::emit(Level::WARN, move || {
-                    tracing::warn!(address, "ignoring a node that belongs to another cluster");
+                    tracing::warn!(target: "lock_runtime::store::redis", address, "ignoring a node that belongs to another cluster");
                 });
             }
             !is_foreign

@@ -179,7 +179,7 @@ impl CurrentMaster {
         let master = candidate.address.clone();
         events::emit(Level::INFO, move || {
             let [earlier, master] = [earlier, master].map(|(host, port)| shown(&host, port));
-            tracing::info!(earlier, master, "the master has changed; verifying all held locks");
+            tracing::info!(target: "lock_runtime::store::redis", earlier, master, "the master has changed; verifying all held locks");
         });
         if let Some(reports) = self.reports.get() {
             reports.send(HoldReport::Moved);

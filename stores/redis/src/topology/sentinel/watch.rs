@@ -171,13 +171,14 @@ impl Watcher {
         if is_silent {
             events::emit(Level::WARN, move || {
                 tracing::warn!(
+                    target: "lock_runtime::store::redis",
                     master = &*name,
                     "no sentinel answers; a failover of a master that still works is not noticed"
                 );
             });
         } else {
             events::emit(Level::INFO, move || {
-                tracing::info!(master = &*name, "a sentinel answers again");
+                tracing::info!(target: "lock_runtime::store::redis", master = &*name, "a sentinel answers again");
             });
         }
     }
