@@ -179,6 +179,7 @@ mod tests {
         let id = ClientInfo { id: Some("kX3_8fRtq".to_owned()), ..ClientInfo::default() };
         assert_eq!(id.to_string(), "client kX3_8fRtq");
     }
+
     #[test]
     fn a_presence_is_read_as_it_is_written() {
         let long = Some("x".repeat(LONGEST_TEXT));
@@ -191,6 +192,7 @@ mod tests {
             assert_eq!(ClientInfo::of_presence(text.as_bytes()), info);
         }
     }
+
     #[test]
     fn any_text_is_a_presence() {
         let info = |text: &[u8]| ClientInfo::of_presence(text);

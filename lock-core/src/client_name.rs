@@ -1,4 +1,5 @@
 //! How this process calls itself.
+
 use crate::client_info::ClientInfo;
 
 /// The longest name of a host that is used.

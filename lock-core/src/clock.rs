@@ -125,12 +125,14 @@ pub fn unix_millis() -> u64 {
     if tokio_clock().is_some() {
         return u64::try_from(unix_time().as_millis()).unwrap_or(u64::MAX);
     }
+
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
         let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
         seconds * 1000 + u64::try_from(now.tv_nsec).unwrap_or_default() / 1_000_000
     }
+
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     {
         u64::try_from(unix_time().as_millis()).unwrap_or(u64::MAX)

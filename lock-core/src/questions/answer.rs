@@ -1,4 +1,5 @@
 //! The pages of an answer.
+
 use super::record::TextRecord;
 use super::record::{END, RecordWriter};
 use crate::client_info::ClientInfo;
@@ -87,6 +88,7 @@ pub struct AnswerPage {
     /// The records, one in each line.
     records: String,
 }
+
 impl AnswerPage {
     /// Reads a page. `None` if the text is something else.
     pub fn of_text(text: &[u8]) -> Option<Self> {

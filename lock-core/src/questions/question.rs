@@ -1,4 +1,5 @@
 //! What others ask a client.
+
 use super::record::RecordWriter;
 use super::record::TextRecord;
 use crate::client_info::harmless;

@@ -1,6 +1,7 @@
 //! Locks in this process's memory, for tests and for running without a server. They exclude only
 //! the tasks of one process. The store keeps all other promises. It has no replicas that a lock could
 //! be missing on, so every request counts as acknowledged.
+
 mod asker;
 pub mod backend;
 mod clients;

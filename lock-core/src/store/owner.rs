@@ -49,6 +49,7 @@ impl OwnerId {
 
 /// The digits of an id.
 pub const OWNER_DIGITS: usize = 22;
+
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// The lowest bits of a number as digits of base64url, the highest first.
@@ -80,7 +81,9 @@ impl fmt::Debug for OwnerId {
 /// Distinguishes the owners of a client from those of others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClientTag([u8; TAG_DIGITS]);
+
 const TAG_DIGITS: usize = 9;
+
 impl ClientTag {
     pub fn random() -> Result<Self, getrandom::Error> {
         let mut random = [0_u8; 16];
@@ -111,6 +114,7 @@ impl ClientTag {
 #[cfg(test)]
 mod tests {
     use super::*;
+
     #[test]
     fn a_name_tells_its_owner_and_the_client() {
         let (client, owner) =
@@ -128,11 +132,13 @@ mod tests {
         let distinct: std::collections::HashSet<_> = ids.iter().map(|id| id << 48).collect();
         assert_eq!(distinct.len(), ids.len());
     }
+
     #[test]
     fn an_id_has_22_digits() {
         assert_eq!(&OwnerId(0x12ab).to_text(), b"AAAAAAAAAAAAAAAAAAABKr");
         assert_eq!(&OwnerId(u128::MAX).to_text(), b"D_____________________");
     }
+
     #[test]
     fn an_id_is_read_as_it_is_written() {
         for id in [OwnerId::new().expect("randomness"), OwnerId(0), OwnerId(u128::MAX)] {

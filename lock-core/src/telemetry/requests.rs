@@ -108,6 +108,7 @@ impl Default for StoreMetrics {
         Self { operations, is_down }
     }
 }
+
 impl OperationMetrics {
     /// A request has ended after this time.
     pub fn ended(&self, outcome: StoreOutcome, duration: Duration, health: StoreHealth) {

@@ -5,8 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::caller_runtime::CallerRuntime;
-use super::contract::Store;
-use super::contract::without;
+use super::contract::{Store, without};
 use super::handle::CustomHandle;
 use super::inspector::LeaseInspector;
 use super::shared::CustomStore;
@@ -16,9 +15,8 @@ use super::wake_ups::WakeUps;
 use crate::clock::BootInstant;
 use crate::error::LockError;
 use crate::maybe_ready::MaybeReady;
-use crate::store::contract::{Asker, KeyInspector};
 use crate::store::contract::{
-    Backend, BackgroundRuntimes, Layout, LockStore, StoreAnswer, StoreError,
+    Asker, Backend, BackgroundRuntimes, KeyInspector, Layout, LockStore, StoreAnswer, StoreError,
 };
 use crate::store::hold_reports::HoldReports;
 use crate::store::key_holder::KeyHolder;
@@ -130,12 +128,15 @@ impl<S: Store> Backend for CustomBackend<S> {
         };
         MaybeReady::pending(self.shared.thread.request(self.shared.response_timeout, found))
     }
+
     fn inspector(&self) -> Result<&dyn KeyInspector, StoreError> {
         Ok(&self.inspector)
     }
+
     fn has_questions(&self) -> bool {
         false
     }
+
     fn asker(&self, _: &str) -> Result<Box<dyn Asker>, StoreError> {
         Err(without(self.shared.store.name(), "url", "clients that `LockAdmin` can ask"))
     }

@@ -295,6 +295,7 @@ impl<S: Store> LockStore for CustomHandle<S> {
     fn shown(&self) -> String {
         format!("the store `{}`", self.shared.store.name())
     }
+
     fn name_in_postgres(&self, owner: OwnerId) -> Option<String> {
         let is_there = self.shared.store.is_postgres();
         is_there.then(|| self.shared.owner_name(owner))

@@ -1,5 +1,7 @@
 //! The memory store of a client.
 
+use std::sync::{Arc, Weak};
+
 use super::asker::MemoryAsker;
 use super::clients::KnownClients;
 use super::{Keys, MemoryState, MemoryStore};
@@ -7,15 +9,15 @@ use crate::clock::BootInstant;
 use crate::identity::Identity;
 use crate::maybe_ready::MaybeReady;
 use crate::questions::Answerer;
-use crate::store::contract::{Asker, StoreError};
-use crate::store::contract::{Backend, BackgroundRuntimes, Layout, LockStore, StoreAnswer};
+use crate::store::contract::{
+    Asker, Backend, BackgroundRuntimes, Layout, LockStore, StoreAnswer, StoreError,
+};
 use crate::store::hold_reports::HoldReports;
 use crate::store::key_holder::KeyHolder;
 use crate::store::limits::DifferentLimits;
 use crate::store::profile::StoreProfile;
 use crate::store::subscriptions::Subscriptions;
 use crate::sync::{Mutex, lock};
-use std::sync::{Arc, Weak};
 
 /// The named stores, for as long as a client uses them.
 static NAMED: Mutex<Vec<(String, Weak<MemoryBackend>)>> = Mutex::new(Vec::new());
@@ -80,6 +82,7 @@ impl Backend for MemoryBackend {
     fn answer_with(&self, answerer: Weak<dyn Answerer>) {
         lock(&self.clients).add(answerer);
     }
+
     fn asker(&self, namespace: &str) -> Result<Box<dyn Asker>, StoreError> {
         Ok(Box::new(MemoryAsker::new(Arc::clone(&self.clients), namespace)))
     }

@@ -133,6 +133,7 @@ mod tests {
             assert!(timeout(MOMENT, inbox.next()).await.is_err());
         }
     }
+
     #[tokio::test(start_paused = true)]
     async fn messages_that_are_cleared_leave_their_room_to_others() {
         let subscriptions = subscriptions();
