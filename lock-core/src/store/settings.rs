@@ -32,7 +32,6 @@ pub struct Settings {
     /// What the client tells others about itself, if it does.
     pub told: Option<ClientInfo>,
     /// The namespace of the client.
-    #[cfg(feature = "store")]
     pub namespace: String,
     /// The measurements of requests.
     pub requests: Arc<StoreMetrics>,
@@ -41,23 +40,31 @@ pub struct Settings {
     pub tls: Option<TlsOptions>,
 }
 
-#[cfg(any(test, feature = "simulation"))]
-impl Default for Settings {
-    fn default() -> Self {
+impl Settings {
+    /// Those of a client for which nothing else is set. Another package may add the field `tls`, so whoever does not know of
+    /// it begins with these.
+    #[must_use]
+    pub fn new(lease: Duration, response_timeout: Duration) -> Self {
         Self {
-            lease: Duration::from_secs(3),
-            response_timeout: Duration::from_secs(1),
+            lease,
+            response_timeout,
             acknowledged_by: RequiredReplicas::NONE,
             quarantine: None,
             tracking: true,
             credentials: None,
             address_map: None,
             told: None,
-            #[cfg(feature = "store")]
             namespace: String::new(),
             requests: Arc::default(),
             #[cfg(feature = "tls")]
             tls: None,
         }
+    }
+}
+
+#[cfg(any(test, feature = "simulation"))]
+impl Default for Settings {
+    fn default() -> Self {
+        Self::new(Duration::from_secs(3), Duration::from_secs(1))
     }
 }

@@ -165,7 +165,6 @@ pub mod time {
             Self(NOW.get())
         }
 
-        #[expect(clippy::unnecessary_wraps, reason = "as in the standard library")]
         pub fn checked_add(self, by: Duration) -> Option<Self> {
             Some(self + by)
         }

@@ -13,6 +13,8 @@ use lock_runtime::admin::LockAdmin;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
+use crate::browser::PATIENCE;
+
 /// A running service. Ended when dropped.
 pub(crate) struct DashboardService {
     address: SocketAddr,
@@ -36,7 +38,9 @@ impl DashboardService {
     }
 
     fn dashboard(client: &LockClient) -> Router {
-        Dashboard::new(LockAdmin::new(client)).allow_actions(true).router()
+        // A client that is slow to answer is not what these tests are about.
+        let admin = LockAdmin::new(client).answer_timeout(PATIENCE / 3);
+        Dashboard::new(admin).allow_actions(true).router()
     }
 
     async fn serve(dashboard: Router) -> Self {

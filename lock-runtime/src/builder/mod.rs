@@ -378,21 +378,16 @@ impl LockClientBuilder {
         if clock::is_paused() {
             return Err(LockError::config("runtime", PAUSED));
         }
-        let settings = Settings {
-            lease: defaults.lease,
-            response_timeout: response_timeout(defaults.lease),
-            acknowledged_by: defaults.acknowledged_by,
-            quarantine: defaults.quarantine.map(QuarantineTerms::new).map(Arc::new),
-            tracking: !self.without_tracking,
-            credentials: self.credentials.clone(),
-            address_map: self.address_map.clone(),
-            told: self.identity.info(),
-            #[cfg(feature = "store")]
-            namespace: self.namespace.clone(),
-            requests: Arc::default(),
-            #[cfg(feature = "tls")]
-            tls: self.tls.clone(),
-        };
+        let mut settings = Settings::new(defaults.lease, response_timeout(defaults.lease));
+        settings.acknowledged_by = defaults.acknowledged_by;
+        settings.quarantine = defaults.quarantine.map(QuarantineTerms::new).map(Arc::new);
+        settings.tracking = !self.without_tracking;
+        settings.credentials.clone_from(&self.credentials);
+        settings.address_map.clone_from(&self.address_map);
+        settings.told = self.identity.info();
+        settings.namespace.clone_from(&self.namespace);
+        #[cfg(feature = "tls")]
+        settings.tls.clone_from(&self.tls);
         let store = source.open(&settings)?;
         let metrics = ClientMetrics::new(&self.namespace, settings.requests).warning(self.slow);
         let settings = ClientSettings {

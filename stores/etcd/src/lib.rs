@@ -80,7 +80,7 @@ const PROBE: &str = "lock-runtime/probe";
 ///
 /// At any time, at most one owner has a key in etcd, whichever minority of the members crashes or is cut off. (An error of
 /// etcd is the exception, for a leader that was suspended: see below.) The client stops a body before the lease of its key ends. Like every lock, it cannot stop a write to another system that is
-/// already on its way: such a system has to reject writes with a [fencing token](crate::LockGuard::fencing_token) below the
+/// already on its way: such a system has to reject writes with a fencing token (`LockGuard::fencing_token`) below the
 /// highest one that it has seen. The token is the revision of etcd at which the key was acquired; it comes with the grant,
 /// and is above every earlier one for the key, also after restarts. (If etcd is restored from an old backup, its revisions
 /// go back, unless it is told to raise them.)
@@ -98,7 +98,7 @@ const PROBE: &str = "lock-runtime/probe";
 /// | waiting | 2 when the wait begins and after each release (3 with a fixed lease), and one message to watch the key; 1 attempt every 5 s |
 /// | who has the lock, when a wait ends without it | 3, which calls for the key share for a second |
 /// | a lease for the marks of waiting calls | 1 every 30 s while there are any |
-/// | who the client is ([`identity`](crate::LockClientBuilder::identity)) | 1 for each lease that its holds share, beside the acquire that grants it |
+/// | who the client is (`identity`) | 1 for each lease that its holds share, beside the acquire that grants it |
 /// | learning of members | 1 a minute for each client |
 /// | checking the cluster of a member | 1 before its first use, and after each of its failures |
 ///
@@ -124,7 +124,7 @@ const PROBE: &str = "lock-runtime/probe";
 ///
 /// With authentication, the URL has a user and a password, and the user needs the permission to read and write the keys of
 /// the locks, as a prefix: `etcdctl role grant-permission ROLE readwrite --prefix=true PREFIX`. The client's
-/// [`namespace`](crate::LockClientBuilder::namespace) is such a prefix.
+/// `namespace` is such a prefix.
 ///
 /// # Examples
 ///
@@ -150,7 +150,7 @@ pub struct EtcdStore {
 impl EtcdStore {
     /// A store in the cluster with these members:
     /// `etcd://[user:password@]host[:port][,host[:port]…]`, or `etcds://…` for TLS (feature `tls`), which may have the options
-    /// `tls_ca`, `tls_cert`, `tls_key` and `tls_server_name` of [`TlsOptions`](lock_core::tls::TlsOptions) after a `?`. Characters of
+    /// `tls_ca`, `tls_cert`, `tls_key` and `tls_server_name` of [`TlsOptions`] after a `?`. Characters of
     /// the user, the password and the options that have a meaning in URLs are percent-encoded. Does not connect.
     ///
     /// The URL should name all members: the client uses one, and another one when that one fails. When all of them have

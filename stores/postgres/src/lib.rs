@@ -71,7 +71,7 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 /// | a fencing token | 0 for the call that acquires the lock; 1 for a call to which it was handed off inside the process |
 /// | waiting | 1 statement when the wait begins, and after each release; one a second in case a notification is lost |
 /// | who has the lock, when a wait ends without it | 2 statements, which calls for the key share for a second |
-/// | [`verify_in`](crate::LockGuard::verify_in) | 1 statement in the transaction of the program |
+/// | `verify_in` | 1 statement in the transaction of the program |
 ///
 /// While eight acquires of a runtime are in flight, more of them wait for one of those to end, and then go together, up to 32 in one
 /// statement. The same holds for releases.
@@ -85,7 +85,7 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 ///
 /// Connections that acquire and renew locks are named, in `pg_stat_activity`, such as `lock-runtime kX3_8fRtq 4711@web-3 shop/1.4.2`:
 /// the id of the client, with which the tokens of its owners begin, its process and host, and its service
-/// ([`identity`](crate::LockClientBuilder::identity)). That is how others see who holds a lock. Not behind a pooler, and not if the
+/// (`identity`). That is how others see who holds a lock. Not behind a pooler, and not if the
 /// URL has an `application_name`.
 ///
 /// # Several hosts
@@ -98,7 +98,7 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 /// it, nor for the disk: one that is lost in a failover or a crash leaves the lock taken until its lease ends, which is a
 /// minute at most. Without synchronous standbys, or with `synchronous_commit = off` and a crash of the server, a lock can be
 /// lost: another client gets it, and the first one learns that with its next renewal.
-/// [`verify_in`](crate::LockGuard::verify_in) finds it in any case.
+/// `verify_in` finds it in any case.
 ///
 /// # TLS
 ///

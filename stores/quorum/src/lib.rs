@@ -1,13 +1,14 @@
 //! A quorum of independent stores (Redlock,
 //! <https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>).
 //!
-//! A lock is granted when a majority of the stores has granted it, and its lease has not ended ([`claims`]). It is
-//! renewed and released by a majority ([`holds`]). A store that did not answer may still have a vote, which is released
-//! when it answers again ([`residual_votes`]). Two majorities have a store in common, so there are no two holders, as
+//! A lock is granted when a majority of the stores has granted it, and its lease has not ended (`claims`). It is
+//! renewed and released by a majority (`holds`). A store that did not answer may still have a vote, which is released
+//! when it answers again (`residual_votes`). Two majorities have a store in common, so there are no two holders, as
 //! long as the stores lose no locks and their clocks run at about the same speed.
 //!
 //! A store that has restarted may have lost locks. It does not vote until the leases of these locks have ended, which is
-//! the `quarantine` of its servers. After that, holds get its vote back ([`restored_votes`]). Stores that are not independent of each other do not vote ([`membership`]).
+//! the `quarantine` of its servers. After that, holds get its vote back (`restored_votes`). Stores that are not
+//! independent of each other do not vote (`membership`).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]

@@ -1,6 +1,6 @@
 //! Locks in a Redis server.
 //!
-//! A lock is a key that names its owner and expires with the lease. Its layout is a [`dialect`]. By
+//! A lock is a key that names its owner and expires with the lease. Its layout is a `dialect`. By
 //! default it is a string, the owner's token: the plain pattern of Redis's own documentation, which
 //! clients in other languages share. `SET key token NX PX lease` takes the lock, and
 //! compare-and-delete releases it
@@ -10,7 +10,7 @@
 //! Requests that a caller awaits use a connection of the caller's runtime, one per runtime.
 //! Renewals and background releases use another connection. Wake-ups arrive on a third one, which
 //! also checks the keys of waiters. Waiters can therefore never delay a renewal. In a cluster, each
-//! of these is a connection to each node ([`route`]).
+//! of these is a connection to each node (`route`).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]

@@ -126,9 +126,8 @@ impl Background {
 
     /// Counts a lock whose loss only the release has noticed.
     pub(crate) fn found_lost(&self, lease: &Lease, reason: LostReason) {
-        self.shared.lost.fetch_add(1, Ordering::Relaxed);
         let held_for = Some(lease.age());
-        self.shared.losses.add(lease.key(), Some(lease.site().label()), (reason, held_for));
+        self.shared.count_loss(lease, (reason, held_for));
     }
 
     /// The last losses, the latest first.
@@ -138,7 +137,7 @@ impl Background {
 
     /// The number of locks that were lost while they were held.
     pub(crate) fn lost(&self) -> u64 {
-        self.shared.lost.load(Ordering::Relaxed) + self.shared.cleanups.found_lost()
+        self.shared.lost.load(Ordering::Acquire) + self.shared.cleanups.found_lost()
     }
 
     /// All held leases.

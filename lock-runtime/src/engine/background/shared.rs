@@ -215,11 +215,16 @@ impl BackgroundState {
         }
     }
 
+    /// Who sees the count finds the loss on record.
+    pub(super) fn count_loss(&self, lease: &Lease, loss: (LostReason, Option<Duration>)) {
+        self.losses.add(lease.key(), Some(lease.site().label()), loss);
+        self.lost.fetch_add(1, Ordering::Release);
+    }
+
     fn clean_up(&self, lease: &Arc<Lease>, loss: Loss) {
         let Loss { reason, held_for } = loss;
         if held_for.is_some() {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-            self.losses.add(lease.key(), Some(lease.site().label()), (reason, held_for));
+            self.count_loss(lease, (reason, held_for));
             #[cfg(feature = "testing")]
             if let Some(observer) = &self.metrics.observer {
                 observer.ended(lease.key(), HoldEnd::Lost(reason));

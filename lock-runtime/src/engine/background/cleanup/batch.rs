@@ -187,13 +187,14 @@ impl Pending {
         let lost = answer.as_ref().ok().and_then(|released| released.loss());
         match (answer, lost) {
             (Ok(_), Some(reason)) if failures == 0 && sent < self.cleanup.valid_until => {
-                cleanups.found_lost.fetch_add(1, Ordering::Relaxed);
                 let reason = cleanups.failovers.reason(|| self.cleanup.confirmed, reason);
                 if let Some(site) = self.cleanup.site {
                     site.lost(reason);
                 }
                 let label = self.cleanup.site.map(SiteMetrics::label);
                 cleanups.losses.add(&key, label, (reason, None));
+                // Who sees the count finds the loss on record.
+                cleanups.found_lost.fetch_add(1, Ordering::Release);
                 log_loss(key, reason);
             }
             (Ok(_), _) if failures > 0 => events::emit(Level::INFO, move || {

@@ -245,7 +245,7 @@ impl Cleanups {
 
     /// The number of locks whose loss only a cleanup has noticed.
     pub(crate) fn found_lost(&self) -> u64 {
-        self.found_lost.load(Ordering::Relaxed)
+        self.found_lost.load(Ordering::Acquire)
     }
 
     /// Ends a cleanup. The notifier drops the permit, because that calls the wakers of waiters,
