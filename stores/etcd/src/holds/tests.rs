@@ -369,7 +369,7 @@ fn deletions_are_not_repeated_for_a_claim_in_flight() {
 fn controls_of_holds() {
     lock_core::safeguard::assert_fails_without(
         "releases-go-first",
-        "store::etcd::holds::tests::nothing_else_frees_the_key_while_a_release_is_in_flight",
+        "holds::tests::nothing_else_frees_the_key_while_a_release_is_in_flight",
         "the key is freed twice",
     );
 }

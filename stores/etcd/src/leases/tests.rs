@@ -83,7 +83,7 @@ fn an_extension_is_confirmed_in_its_own_term_of_raft_only() {
 fn controls_of_leases() {
     lock_core::safeguard::assert_fails_without(
         "extensions-are-confirmed",
-        "store::etcd::leases::tests::an_extension_is_confirmed_in_its_own_term_of_raft_only",
+        "leases::tests::an_extension_is_confirmed_in_its_own_term_of_raft_only",
         "confirmed by another leader",
     );
 }

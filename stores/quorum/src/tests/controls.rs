@@ -144,6 +144,6 @@ const CONTROLS: &[(&str, &str, &str)] = &[
 #[test]
 fn each_test_of_a_safeguard_fails_without_it() {
     for (test, safeguard, seen) in CONTROLS {
-        assert_fails_without(safeguard, &format!("store::quorum::tests::{test}"), seen);
+        assert_fails_without(safeguard, &format!("tests::{test}"), seen);
     }
 }
