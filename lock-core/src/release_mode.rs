@@ -13,7 +13,7 @@
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), LockError> {
 /// let client = LockClient::memory();
-/// let lock = client.lock("session:7").release(ReleaseMode::Background);
+/// let lock = client.lock("session:7").release_mode(ReleaseMode::Background);
 /// lock.run(async { /* … */ }).await?;
 /// // Waits until all releases are complete.
 /// client.shutdown().await?;

@@ -21,7 +21,7 @@ use crate::lock;
 use crate::lock_set::{self, LockSetGuard};
 use crate::periodic::{self, PeriodicRun};
 use crate::release_mode::ReleaseMode;
-pub use crate::telemetry::SiteCache;
+pub use crate::telemetry::site::SiteCache;
 use crate::telemetry::{ObservedCall, SiteLabel, SiteMetrics};
 
 /// The compile-time constants of an annotated function. Each [`Call`] has the options that are

@@ -16,6 +16,7 @@ use crate::lock_mode::LockMode;
 use crate::maybe_ready::MaybeReady;
 use crate::options::{check_quarantine, check_shortest, check_span};
 use crate::permits::Permits;
+use crate::read_write_lock::ReadWriteHold;
 use crate::runtime;
 use crate::safeguard::Safeguard;
 use crate::store::contract::Mode;
@@ -290,74 +291,11 @@ impl LockGuard {
         }
     }
 
-    /// Makes a writer of a reader, if it is the only reader and nobody waits for the lock. Returns whether
-    /// the guard is that of a writer now. The lock is held all the time. Costs one round trip, or none if
-    /// other readers of this process share the hold.
-    ///
-    /// Two readers that both waited for their upgrade would wait for each other, so there is no waiting
-    /// upgrade: after `false`, release the guard, acquire the lock for a writer, and check again what the
-    /// reader has found. After a [`downgrade`](Self::downgrade) without an answer, the result is `false` for
-    /// the rest of the hold.
-    ///
-    /// Cancel safe: the guard is that of a reader until the future is complete. If it is dropped, or after
-    /// [`LockError::Unavailable`], the store may exclude other readers until the guard is released.
-    ///
-    /// # Errors
-    ///
-    /// * [`LockError::Lost`]: the lock is no longer held.
-    /// * [`LockError::Unavailable`]: the store has not answered in time. The guard is still that of a
-    ///   reader.
-    /// * [`LockError::Config`]: this is not a read-write lock, another change of the mode is in progress, or
-    ///   there is no tokio runtime with timers and, for Redis, I/O here.
-    /// * [`LockError::Denied`], [`LockError::ShutDown`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use lock_runtime::{LockClient, LockError, LockMode};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), LockError> {
-    /// let client = LockClient::memory();
-    /// let guard = client.read_write("catalog").read().acquire().await?;
-    /// assert!(guard.try_upgrade().await?);
-    /// guard.downgrade().await?;
-    /// assert_eq!(guard.mode(), Some(LockMode::Read));
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn try_upgrade(&self) -> Result<bool, LockError> {
-        self.engine.try_upgrade(&self.hold).await
-    }
-
-    /// Makes a reader of a writer, and lets in the other readers that wait. No other writer can come in
-    /// between. Costs one round trip.
-    ///
-    /// Cancel safe: the guard is that of a reader as soon as the future is polled. If it is dropped, or
-    /// after [`LockError::Unavailable`], the store may exclude other readers until the guard is released or
-    /// this method is called again.
-    ///
-    /// # Errors
-    ///
-    /// As for [`try_upgrade`](Self::try_upgrade), and [`LockError::Config`] if nested guards share the
-    /// hold.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use lock_runtime::{LockClient, LockError};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), LockError> {
-    /// let catalog = LockClient::memory().read_write("catalog");
-    /// let guard = catalog.write().acquire().await?;
-    /// guard.downgrade().await?;
-    /// assert!(catalog.read().try_acquire().await?.is_some());
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn downgrade(&self) -> Result<(), LockError> {
-        self.engine.downgrade(&self.hold).await
+    /// What only the guard of a [read-write lock](crate::ReadWriteLock) can do: change its mode. `None` for other locks. Costs
+    /// no round trip.
+    #[must_use]
+    pub fn read_write(&self) -> Option<ReadWriteHold<'_>> {
+        self.mode().map(|_| ReadWriteHold::new(self))
     }
 
     /// Releases the lock, and waits for the store's confirmation. Costs one round trip.

@@ -203,7 +203,7 @@ pub use lock_mode::LockMode;
 pub use lock_set::{LockSet, LockSetGuard};
 pub use periodic::{LastRun, Periodic, RunOutcome};
 pub use permits::Permits;
-pub use read_write_lock::ReadWriteLock;
+pub use read_write_lock::{ReadWriteHold, ReadWriteLock};
 pub use reentrancy::held_keys;
 pub use release_mode::ReleaseMode;
 pub use replicas::Replicas;

@@ -126,19 +126,19 @@ impl Periodic {
 
     /// Sets the replicas that have to acknowledge the lock, and the record by which the run counts. See
     /// [`Lock::acknowledged_by`](crate::Lock::acknowledged_by).
-    pub fn acknowledged_by(mut self, replicas: Replicas) -> Self {
-        self.options.acknowledged_by = Some(replicas);
+    pub fn acknowledged_by(mut self, replicas: impl Into<Replicas>) -> Self {
+        self.options.acknowledged_by = Some(replicas.into());
         self
     }
 
     /// Sets whether a call waits for the release of the lock. It waits in any case until the end of the
-    /// run is recorded, for at most two response timeouts. See [`Lock::release`](crate::Lock::release).
-    pub fn release(mut self, mode: ReleaseMode) -> Self {
+    /// run is recorded, for at most two response timeouts. See [`Lock::release_mode`](crate::Lock::release_mode).
+    pub fn release_mode(mut self, mode: ReleaseMode) -> Self {
         self.options.release = Some(mode);
         self
     }
 
-    /// Lets a failed run be repeated in the same period. A run has failed if [`try_run`](Self::try_run)
+    /// Lets a failed run be repeated in the same period. A run has failed if [`run_fallible`](Self::run_fallible)
     /// gets an `Err`, or if the body panics or is dropped.
     pub fn retry_failed(mut self) -> Self {
         self.retry_failed = true;
@@ -146,7 +146,7 @@ impl Periodic {
     }
 
     /// Runs `body`, unless there was a run in this period. Costs four round trips, and three if there
-    /// was one. Any output counts as a success, also an `Err`: see [`try_run`](Self::try_run).
+    /// was one. Any output counts as a success, also an `Err`: see [`run_fallible`](Self::run_fallible).
     ///
     /// Otherwise as [`Lock::run`](crate::Lock::run). The output is returned even if the end of the run
     /// could not be recorded. With [`retry_failed`](Self::retry_failed), the work is then run again.
@@ -185,14 +185,14 @@ impl Periodic {
     ///
     /// let client = LockClient::memory();
     /// let import = client.periodic("import", Duration::from_secs(3600)).retry_failed();
-    /// assert_eq!(import.try_run(async { Err::<u32, _>("no file") }).await?, Err("no file"));
+    /// assert_eq!(import.run_fallible(async { Err::<u32, _>("no file") }).await?, Err("no file"));
     /// let last = client.last_run("import").await?.expect("it has run");
     /// assert_eq!(last.outcome, RunOutcome::Failed);
-    /// assert_eq!(import.try_run(async { Ok::<_, &str>(7) }).await?, Ok(7));
+    /// assert_eq!(import.run_fallible(async { Ok::<_, &str>(7) }).await?, Ok(7));
     /// # Ok(())
     /// # }
     /// ```
-    pub fn try_run<T, E, F: Future<Output = Result<T, E>>>(
+    pub fn run_fallible<T, E, F: Future<Output = Result<T, E>>>(
         &self,
         body: F,
     ) -> impl Future<Output = Result<Result<T, E>, LockError>> + use<T, E, F> {
@@ -377,7 +377,7 @@ pub struct LastRun {
 pub enum RunOutcome {
     /// Its process still holds the lock.
     Running,
-    /// The body has returned, without an `Err` for [`Periodic::try_run`] and annotated functions.
+    /// The body has returned, without an `Err` for [`Periodic::run_fallible`] and annotated functions.
     Succeeded,
     /// The body has returned an `Err`.
     Failed,

@@ -47,11 +47,11 @@ use crate::permits::Permits;
 /// # async fn main() -> Result<(), LockError> {
 /// let client = LockClient::memory();
 /// let exports = client.semaphore("exports", 3);
-/// let large = exports.acquire_many(2).await?;
+/// let large = exports.permits(2).acquire().await?;
 /// let small = exports.acquire().await?;
 /// assert!(exports.try_acquire().await?.is_none());
 /// large.release().await?;
-/// assert!(exports.try_acquire_many(2).await?.is_some());
+/// assert!(exports.permits(2).try_acquire().await?.is_some());
 /// # drop(small);
 /// # Ok(())
 /// # }
@@ -94,7 +94,7 @@ impl Semaphore {
         self.lock.clone().permits(Permits::new(count, self.limit))
     }
 
-    /// Waits for one permit.
+    /// Waits for one permit: short for `permits(1).acquire()`.
     ///
     /// Cancel safe, like [`Lock::acquire`].
     ///
@@ -103,23 +103,11 @@ impl Semaphore {
     /// As for [`Lock::acquire`], and [`LockError::Config`] if the limit is 0, or if the client's wire format
     /// is not [`Token`](crate::WireFormat::Token).
     pub async fn acquire(&self) -> Result<LockGuard, LockError> {
-        self.acquire_many(1).await
+        self.permits(1).acquire().await
     }
 
-    /// Waits for this number of permits, which the guard has until it is released.
-    ///
-    /// Cancel safe, like [`Lock::acquire`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`acquire`](Self::acquire), and [`LockError::Config`] if the number is not in the range of
-    /// [`permits`](Self::permits).
-    pub async fn acquire_many(&self, count: u32) -> Result<LockGuard, LockError> {
-        self.permits(count).acquire().await
-    }
-
-    /// Makes one attempt to acquire a permit. Returns `None` if no permit is free, or if other calls wait.
-    /// Costs one round trip.
+    /// Makes one attempt to acquire one permit: short for `permits(1).try_acquire()`. Returns `None` if no permit is free, or
+    /// if other calls wait. Costs one round trip.
     ///
     /// Cancel safe, like [`Lock::try_acquire`].
     ///
@@ -127,18 +115,20 @@ impl Semaphore {
     ///
     /// As for [`acquire`](Self::acquire), without [`LockError::Busy`].
     pub async fn try_acquire(&self) -> Result<Option<LockGuard>, LockError> {
-        self.try_acquire_many(1).await
+        self.permits(1).try_acquire().await
     }
 
-    /// Makes one attempt to acquire this number of permits. Returns `None` if not as many are free, or if
-    /// other calls wait. Costs one round trip.
+    /// Runs `body` while it holds one permit: short for `permits(1).run(body)`.
     ///
-    /// Cancel safe, like [`Lock::try_acquire`].
+    /// Cancel safe, like [`Lock::run`].
     ///
     /// # Errors
     ///
-    /// As for [`acquire_many`](Self::acquire_many), without [`LockError::Busy`].
-    pub async fn try_acquire_many(&self, count: u32) -> Result<Option<LockGuard>, LockError> {
-        self.permits(count).try_acquire().await
+    /// As for [`Lock::run`] and [`acquire`](Self::acquire).
+    pub fn run<F: Future>(
+        &self,
+        body: F,
+    ) -> impl Future<Output = Result<F::Output, LockError>> + use<F> {
+        self.permits(1).run(body)
     }
 }

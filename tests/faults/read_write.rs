@@ -15,6 +15,7 @@ use crate::support::{
     until, until_idle,
 };
 use crate::waits::{TRANSFER, assert_queued, held, its_turn, release, waiting};
+use lock_tests::support::of_read_write;
 
 /// A reader of `k` that shares no hold, and that waits for longer than any test takes.
 fn reader(client: &LockClient) -> Lock {
@@ -341,11 +342,11 @@ async fn a_change_of_the_mode_whose_answer_is_lost_is_repeated() {
     for _ in 0..5 {
         let guard = held(reader(&one)).await;
         proxy.lose_reply_to("EVALSHA");
-        assert!(guard.try_upgrade().await.expect("the repetition is answered"));
+        assert!(of_read_write(&guard).try_upgrade().await.expect("the repetition is answered"));
         assert_eq!(guard.mode(), Some(LockMode::Write));
         assert!(reader(&two).try_acquire().await.expect("up").is_none());
         proxy.lose_reply_to("EVALSHA");
-        guard.downgrade().await.expect("the repetition is answered");
+        of_read_write(&guard).downgrade().await.expect("the repetition is answered");
         assert_eq!(guard.mode(), Some(LockMode::Read));
         release(held(reader(&two)).await).await;
         release(guard).await;
@@ -363,8 +364,8 @@ async fn a_downgrade_that_arrives_late_makes_no_reader_of_a_writer() {
     let two = client_with_lease(&server.url(), LEASE * 60).await;
     let guard = held(writer(&one)).await;
     proxy.hold("EVALSHA");
-    guard.downgrade().await.expect("the repetition is answered");
-    let is_writer = guard.try_upgrade().await.expect("up");
+    of_read_write(&guard).downgrade().await.expect("the repetition is answered");
+    let is_writer = of_read_write(&guard).try_upgrade().await.expect("up");
     let calls = server.calls("evalsha");
     proxy.deliver();
     let arrives = until(LEASE * 10, || server.calls("evalsha") > calls).await;
@@ -384,7 +385,7 @@ async fn an_attempt_that_arrives_late_makes_no_reader_of_a_writer() {
     release(held(reader(&one)).await).await;
     proxy.hold("EVALSHA");
     let guard = reader(&one).wait(LEASE * 30).acquire().await.expect("free");
-    assert!(guard.try_upgrade().await.expect("the only reader"));
+    assert!(of_read_write(&guard).try_upgrade().await.expect("the only reader"));
     let calls = server.calls("evalsha");
     proxy.deliver();
     let arrives = until(LEASE * 10, || server.calls("evalsha") > calls).await;
@@ -400,7 +401,7 @@ async fn a_writer_that_the_server_takes_for_a_reader_has_lost_the_lock() {
     let one = client(&server.url()).await;
     let guard = held(one.read_write("k").read()).await;
     let member: Vec<(String, f64)> = server.command(&["ZRANGE", "k", "0", "-1", "WITHSCORES"]);
-    assert!(guard.try_upgrade().await.expect("the only reader"));
+    assert!(of_read_write(&guard).try_upgrade().await.expect("the only reader"));
     let (owner, score) = &member[0];
     server.tell(&["ZADD", "k", &format!("{score:.0}"), owner]);
     let lost = within(LEASE * 2, guard.lost()).await.expect("the next renewal finds it");
@@ -416,7 +417,7 @@ async fn an_upgrade_that_is_dropped_leaves_a_reader() {
     let two = client_with_lease(&server.url(), LEASE * 60).await;
     let guard = held(reader(&one)).await;
     proxy.lose_reply_to("EVALSHA");
-    let _ = timeout(LEASE / 10, guard.try_upgrade()).await.map_err(drop);
+    let _ = timeout(LEASE / 10, of_read_write(&guard).try_upgrade()).await.map_err(drop);
     if guard.mode() == Some(LockMode::Read) {
         assert!(guard.fencing_token().await.is_err(), "a reader has no token");
     }
@@ -435,9 +436,9 @@ async fn a_server_that_is_out_of_memory_renews_changes_and_frees() {
     sleep(LEASE * 3).await;
     assert!(first.is_held() && second.is_held(), "both are renewed");
     release(second).await;
-    assert!(first.try_upgrade().await.expect("up"));
+    assert!(of_read_write(&first).try_upgrade().await.expect("up"));
     sleep(LEASE * 2).await;
-    first.downgrade().await.expect("up");
+    of_read_write(&first).downgrade().await.expect("up");
     let refused = two.read_write("free").read().wait(LEASE / 2).acquire().await;
     assert!(matches!(refused, Err(LockError::Unavailable { .. })), "{refused:?}");
     release(first).await;
@@ -520,10 +521,10 @@ async fn readers_and_writers_that_end_at_any_time_leave_nothing() {
                         sleep(LEASE.mul_f64(fastrand::f64() / 500.0)).await;
                     }
                     if fastrand::bool() {
-                        let _ = guard.downgrade().await;
+                        let _ = of_read_write(&guard).downgrade().await;
                     }
                     if fastrand::bool() {
-                        let _ = guard.try_upgrade().await;
+                        let _ = of_read_write(&guard).try_upgrade().await;
                     }
                     let _ = guard.release().await;
                 };

@@ -179,7 +179,7 @@ async fn start_run(
         let _ = start.send(());
         ended.await
     };
-    let run = tokio::spawn(async move { work.try_run(body).await });
+    let run = tokio::spawn(async move { work.run_fallible(body).await });
     match started.await {
         Ok(()) => Ok(TestedHold::Run(end, run)),
         Err(_) => match run.await.expect("no panic") {
@@ -205,10 +205,7 @@ impl TestedHold {
     pub async fn lost(self) -> LostReason {
         match self {
             Self::One(guard) => guard.lost().await,
-            Self::Set(guard) => match guard.lost().await {
-                LockError::Lost { reason, .. } => reason,
-                other => panic!("{other:?}"),
-            },
+            Self::Set(guard) => guard.lost().await,
             Self::Leader(leader) => leader.lost().await,
             // The end of the sender would end the run.
             Self::Run(_end, run) => match run.await.expect("no panic") {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use lock_runtime::{ClientStats, Identity, LockClient};
+use lock_runtime::{ClientStats, Identity, LockClient, LockGuard, ReadWriteHold};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -30,6 +30,16 @@ pub async fn quiet_client(url: &str) -> LockClient {
     let builder = LockClient::builder().url(url).identity(Identity::none());
     let builder = builder.lease(LEASE * 600).wait(LEASE * 20);
     builder.connect().await.expect("the server is up")
+}
+
+/// What only the guard of a read-write lock can do.
+///
+/// # Panics
+///
+/// If it is that of another lock.
+#[must_use]
+pub fn of_read_write(guard: &LockGuard) -> ReadWriteHold<'_> {
+    guard.read_write().expect("a read-write lock")
 }
 
 /// Formats a duration as an argument of a helper process.

@@ -314,8 +314,8 @@ async fn all_readers_and_all_permits_of_a_key_are_revoked() {
     for client in &clients {
         guards.push(client.read_write("shared").read().acquire().await.expect("shared"));
         guards.push(client.read_write("shared").read().acquire().await.expect("shared"));
-        guards.push(client.semaphore("permits", 10).acquire_many(2).await.expect("free"));
-        guards.push(client.semaphore("permits", 10).acquire_many(3).await.expect("free"));
+        guards.push(client.semaphore("permits", 10).permits(2).acquire().await.expect("free"));
+        guards.push(client.semaphore("permits", 10).permits(3).acquire().await.expect("free"));
     }
     let admin = admin(&clients[0]);
     // The readers of a client share one lock.

@@ -6,6 +6,7 @@ use lock_runtime::{
     Identity, LockClient, LockClientBuilder, LockError, distributed_lock, with_client,
 };
 use lock_tests::RedisServer;
+use lock_tests::support::of_read_write;
 
 use crate::support::{LEASE, quiet_client, until};
 
@@ -364,10 +365,10 @@ async fn permits_cost_as_much_as_a_lock_however_many_they_are() {
     let semaphore = client.semaphore("shared", 300);
     for count in [1, 2, 100] {
         let before = sent(&server);
-        let guard = semaphore.acquire_many(count).await.expect("free");
+        let guard = semaphore.permits(count).acquire().await.expect("free");
         assert_eq!(between(&before, &sent(&server)), [("evalsha", 1)]);
         let before = sent(&server);
-        assert!(semaphore.try_acquire_many(300).await.expect("up").is_none());
+        assert!(semaphore.permits(300).try_acquire().await.expect("up").is_none());
         assert_eq!(between(&before, &sent(&server)), [("evalsha", 1)]);
         let before = sent(&server);
         guard.release().await.expect("held");
@@ -445,9 +446,12 @@ async fn calls_of_each_kind_cost_what_is_documented() {
     let reader = client.read_write("both").read().acquire();
     let reader = assert_cost(&server, reader, &[("evalsha", 1)], "a reader").await.expect("free");
     let upgraded =
-        assert_cost(&server, reader.try_upgrade(), &[("evalsha", 1)], "an upgrade").await;
+        assert_cost(&server, of_read_write(&reader).try_upgrade(), &[("evalsha", 1)], "an upgrade")
+            .await;
     assert_eq!(upgraded, Ok(true));
-    assert_cost(&server, reader.downgrade(), &[("evalsha", 1)], "a downgrade").await.expect("held");
+    assert_cost(&server, of_read_write(&reader).downgrade(), &[("evalsha", 1)], "a downgrade")
+        .await
+        .expect("held");
 
     let set = client.lock_all(["{set}a", "{set}b", "{set}c"]);
     let set = assert_cost(&server, set.acquire(), &[("set", 3), ("evalsha", 1)], "three locks")

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lock_runtime::admin::{Deletion, LockAdmin};
 use lock_runtime::{LockClient, LockError, Wait, WireFormat, distributed_lock};
+use lock_tests::support::of_read_write;
 use lock_tests::{CapturedLog, RedisServer, running_time, running_time_between, within};
 use tokio::time::Instant;
 
@@ -246,9 +247,9 @@ async fn the_documented_permissions_are_enough_for_read_write_locks() {
     let acl = documented_acl("read-write locks and semaphores");
     let (one, two) = permitted_clients(&server, &acl, WireFormat::Token).await;
     let reader = one.read_write("k").read().acquire().await.expect("free");
-    assert!(reader.try_upgrade().await.expect("permitted"));
+    assert!(of_read_write(&reader).try_upgrade().await.expect("permitted"));
     reader.fencing_token().await.expect("permitted");
-    reader.downgrade().await.expect("permitted");
+    of_read_write(&reader).downgrade().await.expect("permitted");
     let lock = two.read_write("k").write().min_hold(LEASE / 2);
     let writer = tokio::spawn(async move { lock.acquire().await });
     tokio::time::sleep(LEASE * 3 / 2).await;
@@ -264,7 +265,7 @@ async fn the_documented_permissions_are_enough_for_semaphores() {
     let server = RedisServer::start();
     let acl = documented_acl("read-write locks and semaphores");
     let (one, two) = permitted_clients(&server, &acl, WireFormat::Token).await;
-    let first = one.semaphore("k", 3).acquire_many(2).await.expect("free");
+    let first = one.semaphore("k", 3).permits(2).acquire().await.expect("free");
     let lock = two.semaphore("k", 3).permits(2).min_hold(LEASE / 2);
     let waits = tokio::spawn(async move { lock.acquire().await });
     tokio::time::sleep(LEASE * 3 / 2).await;
@@ -314,7 +315,7 @@ async fn the_documented_permissions_are_enough_for_an_operator() {
         (in_shop(&server.url()).await, in_shop(&server.url_as("operator:password")).await);
     let mut guards = vec![
         service.read_write("shared").read().acquire().await.expect("free"),
-        service.semaphore("permits", 3).acquire_many(2).await.expect("free"),
+        service.semaphore("permits", 3).permits(2).acquire().await.expect("free"),
     ];
     for format in [WireFormat::Token, WireFormat::Redisson, WireFormat::Timestamp] {
         let lock = service.lock(format!("{format:?}")).wire_format(format);
@@ -355,7 +356,7 @@ async fn the_documented_permissions_are_enough_to_delete_locks() {
         } else {
             vec![
                 one.read_write("k").write().acquire().await.expect("free"),
-                one.semaphore("permits", 3).acquire_many(2).await.expect("free"),
+                one.semaphore("permits", 3).permits(2).acquire().await.expect("free"),
             ]
         };
         let admin = LockAdmin::new(&two);

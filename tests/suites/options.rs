@@ -397,7 +397,7 @@ async fn release_is_awaited_or_in_the_background() {
             assert!(is_awaited(pin!(either(ReleaseMode::Awaited))).await);
             assert!(!is_awaited(pin!(either(ReleaseMode::Background))).await);
             assert!(is_awaited(pin!(reported())).await);
-            let lock = client.lock("k").release(ReleaseMode::Background);
+            let lock = client.lock("k").release_mode(ReleaseMode::Background);
             assert!(!is_awaited(pin!(lock.run(async {}))).await);
         })
         .await;

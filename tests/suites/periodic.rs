@@ -108,18 +108,18 @@ on_every_store! {
     async fn a_failed_run_counts_unless_it_is_repeated(pair: Pair) {
         let fails = async || Err::<(), _>("failed");
         let once = pair.one.periodic("once", LONG).wait(Duration::ZERO);
-        assert_eq!(once.try_run(fails()).await, Ok(Err("failed")));
-        assert!(is_busy(&once.try_run(fails()).await));
+        assert_eq!(once.run_fallible(fails()).await, Ok(Err("failed")));
+        assert!(is_busy(&once.run_fallible(fails()).await));
         let last = pair.two.last_run("once").await.expect("up").expect("it has run");
         assert!(last.outcome == RunOutcome::Failed && last.ended.is_some());
 
         let repeated = pair.one.periodic("repeated", LONG).wait(LEASE).retry_failed();
         for _ in 0..3 {
-            assert_eq!(repeated.try_run(fails()).await, Ok(Err("failed")));
+            assert_eq!(repeated.run_fallible(fails()).await, Ok(Err("failed")));
         }
         let other = pair.two.periodic("repeated", LONG).wait(LEASE).retry_failed();
-        assert_eq!(other.try_run(async { Ok::<_, ()>(7) }).await, Ok(Ok(7)));
-        assert!(is_busy(&repeated.clone().wait(LEASE / 10).try_run(fails()).await));
+        assert_eq!(other.run_fallible(async { Ok::<_, ()>(7) }).await, Ok(Ok(7)));
+        assert!(is_busy(&repeated.clone().wait(LEASE / 10).run_fallible(fails()).await));
         let last = pair.one.last_run("repeated").await.expect("up").expect("it has run");
         assert_eq!(last.outcome, RunOutcome::Succeeded);
     }

@@ -8,7 +8,7 @@ use lock_runtime::{
     HolderKind, Lock, LockClient, LockError, LockMode, ReadWriteLock, ReleaseMode, WireFormat,
     distributed_lock, with_client,
 };
-use lock_tests::support::until_idle;
+use lock_tests::support::{of_read_write, until_idle};
 use lock_tests::within;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -155,16 +155,16 @@ on_every_store! {
         let token = guard.fencing_token().await.expect("a writer");
         let writer = waiting(&pair, writer(two), 0).await;
         let reader = waiting(&pair, lone_reader(two), 1).await;
-        guard.downgrade().await.expect("held");
+        of_read_write(&guard).downgrade().await.expect("held");
         assert_eq!(guard.mode(), Some(LockMode::Read));
         let reader = its_turn(reader).await;
         assert!(!writer.is_finished(), "no writer comes in between");
         let error = guard.fencing_token().await.expect_err("a reader");
         assert!(matches!(&error, LockError::Config { option: "mode", .. }), "{error:?}");
-        guard.downgrade().await.expect("it is a reader already");
-        assert!(!guard.try_upgrade().await.expect("held"), "there is another reader");
+        of_read_write(&guard).downgrade().await.expect("it is a reader already");
+        assert!(!of_read_write(&guard).try_upgrade().await.expect("held"), "there is another reader");
         release(reader).await;
-        assert!(!guard.try_upgrade().await.expect("held"), "a writer waits");
+        assert!(!of_read_write(&guard).try_upgrade().await.expect("held"), "a writer waits");
         release(guard).await;
         let writer = its_turn(writer).await;
         assert!(writer.fencing_token().await.expect("a writer") > token);
@@ -175,14 +175,14 @@ on_every_store! {
         let Pair { one, two, .. } = &pair;
         let guard = held(lock(one).read()).await;
         let same = held(lock(one).read()).await;
-        assert!(!guard.try_upgrade().await.expect("held"), "another task shares the hold");
+        assert!(!of_read_write(&guard).try_upgrade().await.expect("held"), "another task shares the hold");
         release(same).await;
         let other = held(lock(two).read()).await;
-        assert!(!guard.try_upgrade().await.expect("held"), "another process reads");
+        assert!(!of_read_write(&guard).try_upgrade().await.expect("held"), "another process reads");
         release(other).await;
-        assert!(guard.try_upgrade().await.expect("held"));
+        assert!(of_read_write(&guard).try_upgrade().await.expect("held"));
         assert_eq!(guard.mode(), Some(LockMode::Write));
-        assert!(guard.try_upgrade().await.expect("held"), "it is a writer already");
+        assert!(of_read_write(&guard).try_upgrade().await.expect("held"), "it is a writer already");
         guard.fencing_token().await.expect("a writer");
         for client in [one, two] {
             assert!(!is_free(lock(client).read()).await && !is_free(lock(client).write()).await);
@@ -195,7 +195,7 @@ on_every_store! {
         let write = || lock(&pair.one).write();
         let body = async {
             let nested = held(write()).await;
-            let refused = nested.downgrade().await.expect_err("the body writes");
+            let refused = of_read_write(&nested).downgrade().await.expect_err("the body writes");
             release(nested).await;
             refused
         };
@@ -207,10 +207,7 @@ on_every_store! {
 
     async fn other_locks_have_no_modes(pair: Pair) {
         let guard = held(pair.one.lock("k")).await;
-        for error in [guard.downgrade().await.err(), guard.try_upgrade().await.err()] {
-            let error = error.expect("no read-write lock");
-            assert!(matches!(&error, LockError::Config { option: "mode", .. }), "{error:?}");
-        }
+        assert!(guard.read_write().is_none());
         let error = lock(&pair.two).read().acquire().await.expect_err("another layout");
         assert_wrong_kind(&error, "string", "read-write lock");
         release(guard).await;
@@ -313,7 +310,7 @@ on_every_store! {
     async fn a_release_in_the_background_frees_the_lock(pair: Pair) {
         let Pair { one, two, .. } = &pair;
         for held_by_one in [lock(one).read(), lock(one).write()] {
-            held_by_one.clone().release(ReleaseMode::Background).run(async {}).await.expect("free");
+            held_by_one.clone().release_mode(ReleaseMode::Background).run(async {}).await.expect("free");
             release(held(writer(two)).await).await;
             drop(held(held_by_one).await);
             release(held(writer(two)).await).await;
@@ -354,7 +351,7 @@ on_every_store! {
         let reader = lock.read().wait(LEASE / 6).acquire().await.expect("not kept");
         release(reader).await;
         let guard = held(lock.write().linger(LEASE / 4)).await;
-        guard.downgrade().await.expect("held");
+        of_read_write(&guard).downgrade().await.expect("held");
         let shared = held(lock.read()).await;
         release(guard).await;
         assert!(!is_free(writer(&pair.two)).await, "a reader that joined is still in");
@@ -365,14 +362,14 @@ on_every_store! {
     async fn changes_of_the_mode_at_the_same_time_do_not_interfere(pair: Pair) {
         let guard = held(lock(&pair.one).read()).await;
         for _ in 0..20 {
-            let (up, down) = tokio::join!(guard.try_upgrade(), guard.downgrade());
+            let (up, down) = tokio::join!(of_read_write(&guard).try_upgrade(), of_read_write(&guard).downgrade());
             for error in [up.err(), down.err()].into_iter().flatten() {
                 assert!(matches!(&error, LockError::Config { option: "mode", .. }), "{error:?}");
             }
             let is_alone = guard.mode() == Some(LockMode::Write);
             assert_eq!(is_free(lock(&pair.two).read()).await, !is_alone);
         }
-        guard.downgrade().await.expect("held");
+        of_read_write(&guard).downgrade().await.expect("held");
         release(guard).await;
     }
 }

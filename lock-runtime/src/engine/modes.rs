@@ -23,7 +23,7 @@ impl Engine {
     /// Cancel safe: the hold is that of a reader as soon as this future is polled.
     pub(crate) async fn downgrade(self: &Arc<Self>, hold: &Hold) -> Result<(), LockError> {
         runtime::checked()?;
-        self.check_mode(hold)?;
+        self.admit(hold.key())?;
         let changing = match hold.about_to_change(Mode::Read) {
             Ok(changing) => changing,
             Err(refused) => return refusal_of(hold, refused).map(|_| ()),
@@ -50,7 +50,7 @@ impl Engine {
     /// readers may have to wait until the hold ends.
     pub(crate) async fn try_upgrade(self: &Arc<Self>, hold: &Hold) -> Result<bool, LockError> {
         runtime::checked()?;
-        self.check_mode(hold)?;
+        self.admit(hold.key())?;
         let changing = match hold.about_to_change(Mode::Write) {
             Ok(changing) => changing,
             Err(refused) => return refusal_of(hold, refused),
@@ -96,15 +96,6 @@ impl Engine {
         changing.is_done = changed;
         drop(changing);
         hold.loss().map_or(Ok(changed), Err)
-    }
-
-    /// Whether the lock of a hold has modes.
-    fn check_mode(&self, hold: &Hold) -> Result<(), LockError> {
-        if matches!(hold.lease().locked().mode, Mode::Exclusive | Mode::Permits(_)) {
-            let problem = "only the locks of `LockClient::read_write` have modes";
-            return Err(LockError::config("mode", problem));
-        }
-        self.admit(hold.key())
     }
 }
 

@@ -142,8 +142,8 @@ impl Lock {
     /// lock being free: a `try_acquire`, also one of the same client, may find it busy. Calls on one
     /// key, one directly after the other, do not become faster, because each waits for the release
     /// before it.
-    pub fn release(mut self, release: ReleaseMode) -> Self {
-        self.options().release = Some(release);
+    pub fn release_mode(mut self, mode: ReleaseMode) -> Self {
+        self.options().release = Some(mode);
         self
     }
 

@@ -10,7 +10,7 @@ use crate::body::{self, BodyGuard, GuardSlot};
 use crate::clock::BootInstant;
 use crate::engine::handoff::Hold;
 use crate::engine::{Releasing, both};
-use crate::error::LockError;
+use crate::error::{LockError, LostReason};
 use crate::guard::LockGuard;
 use crate::maybe_ready::MaybeReady;
 use crate::reentrancy::Scope;
@@ -111,21 +111,12 @@ impl LockSetGuard {
         self.guards.iter().map(LockGuard::held_for).min().unwrap_or_default()
     }
 
-    /// Resolves when one of the locks is lost, with the [`LockError::Lost`] that names its key. Otherwise,
-    /// it stays pending. See [`LockGuard::lost`].
+    /// Resolves with the reason when one of the locks is lost, and never otherwise; see [`LockGuard::lost`]. The error of
+    /// [`release`](Self::release) then names the key.
     ///
     /// Cancel safe: dropping the future has no effect on the locks.
-    pub async fn lost(&self) -> LockError {
-        let mut losses: Vec<_> = self.guards.iter().map(|guard| Box::pin(loss(guard))).collect();
-        poll_fn(|cx| {
-            let mut all = losses.iter_mut();
-            let first = all.find_map(|loss| match loss.as_mut().poll(cx) {
-                Poll::Ready(error) => Some(error),
-                Poll::Pending => None,
-            });
-            first.map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
+    pub async fn lost(&self) -> LostReason {
+        first_of(self.guards.iter().map(LockGuard::lost)).await
     }
 
     /// Returns one fencing token for all keys: a number that is higher than the tokens of all earlier
@@ -213,8 +204,17 @@ impl AcquiredGuard for LockSetGuard {
     }
 }
 
-async fn loss(guard: &LockGuard) -> LockError {
-    BodyGuard::lost(guard).await
+/// What the first of these yields that does.
+async fn first_of<T>(all: impl Iterator<Item = impl Future<Output = T>>) -> T {
+    let mut all: Vec<_> = all.map(Box::pin).collect();
+    poll_fn(|cx| {
+        let first = all.iter_mut().find_map(|one| match one.as_mut().poll(cx) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        });
+        first.map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
 }
 
 impl BodyGuard for LockSetGuard {
@@ -223,7 +223,7 @@ impl BodyGuard for LockSetGuard {
     }
 
     async fn lost(&self) -> LockError {
-        LockSetGuard::lost(self).await
+        first_of(self.guards.iter().map(BodyGuard::lost)).await
     }
 
     fn scope(&self) -> Option<Scope> {

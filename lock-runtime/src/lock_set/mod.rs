@@ -146,9 +146,9 @@ impl LockSet {
     }
 
     /// Sets whether [`run`](Self::run) waits for the release of the locks; see
-    /// [`Lock::release`](crate::Lock::release).
-    pub fn release(mut self, release: ReleaseMode) -> Self {
-        self.options.release = Some(release);
+    /// [`Lock::release_mode`](crate::Lock::release_mode).
+    pub fn release_mode(mut self, mode: ReleaseMode) -> Self {
+        self.options.release = Some(mode);
         self
     }
 

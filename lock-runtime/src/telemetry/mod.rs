@@ -25,7 +25,7 @@ mod outcome;
 mod renewals;
 #[cfg(any(feature = "metrics", feature = "opentelemetry"))]
 mod series;
-mod site;
+pub(crate) mod site;
 mod snapshot;
 mod spans;
 mod thresholds;
@@ -47,7 +47,6 @@ pub use self::renewals::{RenewalOutcome, SLACK_RATIOS, SlackSnapshot};
 pub use self::requests::{StoreOperation, StoreOutcome};
 #[cfg(feature = "testing")]
 pub(crate) use self::site::NO_TEMPLATE;
-pub use self::site::SiteCache;
 pub(crate) use self::site::SiteMetrics;
 pub use self::snapshot::{HandoffLimitCounts, SiteSnapshot, Snapshot};
 pub(crate) use self::spans::{

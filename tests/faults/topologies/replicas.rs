@@ -6,6 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, LockGuard, LockMode, LostReason, Replicas};
+use lock_tests::support::of_read_write;
 use lock_tests::{
     CapturedLog, Cluster, Proxy, RedisServer, Sentinels, TestedKind, running_time, within,
 };
@@ -227,7 +228,7 @@ async fn a_reader_does_not_become_a_writer_without_its_replicas() {
     let guard = client.read_write("k").read().acquire().await.expect("acknowledged");
     servers.freeze();
     let words = ["0 of 1 replica has acknowledged", "requires 1"];
-    assert_not_acknowledged(guard.try_upgrade().await, &words);
+    assert_not_acknowledged(of_read_write(&guard).try_upgrade().await, &words);
     assert_eq!(guard.mode(), Some(LockMode::Read), "it counts as a reader");
     assert!(guard.is_held());
     servers.thaw();
@@ -237,7 +238,7 @@ async fn a_reader_does_not_become_a_writer_without_its_replicas() {
     other.read_write("k").write().run(async {}).await.expect("nothing is left");
     // With its replica, the only reader becomes a writer.
     let guard = client.read_write("k").read().acquire().await.expect("acknowledged");
-    assert_eq!(guard.try_upgrade().await, Ok(true));
+    assert_eq!(of_read_write(&guard).try_upgrade().await, Ok(true));
     guard.release().await.expect("held");
 }
 

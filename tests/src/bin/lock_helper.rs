@@ -446,7 +446,7 @@ async fn periodic(
             tokio::time::sleep(every / 8).await;
             continue;
         }
-        match work.try_run(body).await {
+        match work.run_fallible(body).await {
             Ok(result) => result?,
             Err(LockError::Lost { .. }) => {}
             Err(LockError::Busy {
