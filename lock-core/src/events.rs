@@ -16,7 +16,6 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
 
-use crate::safeguard::Safeguard;
 use crate::user_code::contained;
 
 /// The largest number of events that wait for the subscriber.
@@ -55,7 +54,7 @@ pub fn emit(level: Level, event: impl FnOnce() + Send + 'static) {
         return;
     }
     // In a model, a thread outside of its scheduler would make schedules unrepeatable.
-    if cfg!(lock_shuttle) || !Safeguard::LogThread.is_on() {
+    if cfg!(lock_shuttle) {
         return event();
     }
     let log = log();
@@ -69,7 +68,7 @@ pub fn emit(level: Level, event: impl FnOnce() + Send + 'static) {
 /// Drops a value on the log thread, because its destructor is user code. If the subscriber is too slow, or there is
 /// no log thread, the value is never dropped.
 pub fn drop_there(value: impl Send + 'static) {
-    if cfg!(lock_shuttle) || !Safeguard::LogThread.is_on() {
+    if cfg!(lock_shuttle) {
         return drop(value);
     }
     let log = log();

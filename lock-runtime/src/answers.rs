@@ -13,7 +13,6 @@ use crate::questions::answer::{AnswerHead, AnswerPages};
 use crate::questions::question::{Question, QuestionKind, RevocationRequest};
 use crate::questions::record::RecordWriter;
 use crate::questions::{Answerer, HOLD, LOSS, REVOCATION, SITE, TOTALS, WAIT};
-use crate::safeguard::Safeguard;
 use crate::store::contract::Mode;
 use crate::telemetry::{AcquisitionOutcome, SiteSnapshot, Snapshot};
 
@@ -65,7 +64,7 @@ impl Connected {
         if from.as_ref().is_some_and(|from| from != own) {
             return 0;
         }
-        if !self.is_revocable && Safeguard::RevocationIsOptIn.is_on() {
+        if !self.is_revocable {
             return self.engine.held_locks(Some(key)).len();
         }
         let count = self.engine.revoke(key);

@@ -16,7 +16,7 @@ use crate::lock_mode::LockMode;
 use crate::maybe_ready::MaybeReady;
 use crate::options::{check_quarantine, check_shortest, check_span};
 use crate::permits::Permits;
-use crate::read_write_lock::ReadWriteHold;
+use crate::read_write_hold::ReadWriteHold;
 use crate::runtime;
 use crate::safeguard::Safeguard;
 use crate::store::contract::Mode;
@@ -295,7 +295,7 @@ impl LockGuard {
     /// no round trip.
     #[must_use]
     pub fn read_write(&self) -> Option<ReadWriteHold<'_>> {
-        self.mode().map(|_| ReadWriteHold::new(self))
+        self.mode().map(|_| ReadWriteHold::new(&self.engine, &self.hold))
     }
 
     /// Releases the lock, and waits for the store's confirmation. Costs one round trip.

@@ -304,7 +304,7 @@ async fn acquire_and_begin(
         wire_format: format,
         linger: zero,
         min_hold: zero,
-        fair: Some(Safeguard::RunsHaveOwners.is_on()),
+        fair: Some(true),
         ..**options
     };
     let acquiring = lock::hold(client, key, None, (&options, site)).unmeasured();
@@ -321,11 +321,7 @@ async fn acquire_and_begin(
         None => timeout,
     };
     let (engine, hold) = (guard.engine(), guard.hold());
-    let counts = if *retry_failed {
-        !Safeguard::FailedRunsDoNotCount.is_on()
-    } else {
-        Safeguard::RunsCountFromTheirStart.is_on()
-    };
+    let counts = !*retry_failed && Safeguard::RunsCountFromTheirStart.is_on();
     match engine.start_run(hold, run, (every, counts), &answer).await {
         Ok(MayRun::Now(began)) => Ok((guard, began)),
         Ok(MayRun::After(left)) => {

@@ -1,7 +1,5 @@
 //! A read-write lock.
 
-use crate::error::LockError;
-use crate::guard::LockGuard;
 use crate::lock::Lock;
 use crate::lock_mode::LockMode;
 
@@ -29,7 +27,7 @@ use crate::lock_mode::LockMode;
 /// **Nested use.** In the body of a writer, readers and writers of the same key share its hold. In the body
 /// of a reader, readers do. A writer in the body of a reader would wait for itself and is
 /// [`LockError::WouldDeadlock`](crate::LockError::WouldDeadlock);
-/// [`try_upgrade`](ReadWriteHold::try_upgrade) the guard of the reader instead, or release it first.
+/// [`try_upgrade`](crate::ReadWriteHold::try_upgrade) the guard of the reader instead, or release it first.
 /// Guards that a task has acquired outside of a body are not nested: a task that holds the guard of a reader
 /// and acquires the lock for a reader once more may wait behind a writer, which waits for the first guard.
 ///
@@ -79,85 +77,5 @@ impl ReadWriteLock {
     /// The lock for a writer.
     pub fn write(&self) -> Lock {
         self.lock.clone().mode(LockMode::Write)
-    }
-}
-
-/// The hold of a reader or a writer, whose mode can change. See [`LockGuard::read_write`].
-#[derive(Debug, Clone, Copy)]
-#[must_use = "the mode changes by its methods"]
-pub struct ReadWriteHold<'a>(&'a LockGuard);
-
-impl<'a> ReadWriteHold<'a> {
-    pub(crate) fn new(guard: &'a LockGuard) -> Self {
-        Self(guard)
-    }
-
-    /// Makes a writer of a reader, if it is the only reader and nobody waits for the lock. Returns whether
-    /// the guard is that of a writer now. The lock is held all the time. Costs one round trip, or none if
-    /// other readers of this process share the hold.
-    ///
-    /// Two readers that both waited for their upgrade would wait for each other, so there is no waiting
-    /// upgrade: after `false`, release the guard, acquire the lock for a writer, and check again what the
-    /// reader has found. After a [`downgrade`](Self::downgrade) without an answer, the result is `false` for
-    /// the rest of the hold.
-    ///
-    /// Cancel safe: the guard is that of a reader until the future is complete. If it is dropped, or after
-    /// [`LockError::Unavailable`], the store may exclude other readers until the guard is released.
-    ///
-    /// # Errors
-    ///
-    /// * [`LockError::Lost`]: the lock is no longer held.
-    /// * [`LockError::Unavailable`]: the store has not answered in time. The guard is still that of a
-    ///   reader.
-    /// * [`LockError::Config`]: another change of the mode is in progress, or there is no tokio runtime with timers and, for Redis, I/O here.
-    /// * [`LockError::Denied`], [`LockError::ShutDown`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use lock_runtime::{LockClient, LockError, LockMode};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), LockError> {
-    /// let client = LockClient::memory();
-    /// let guard = client.read_write("catalog").read().acquire().await?;
-    /// assert!(guard.read_write().expect("a read-write lock").try_upgrade().await?);
-    /// guard.read_write().expect("a read-write lock").downgrade().await?;
-    /// assert_eq!(guard.mode(), Some(LockMode::Read));
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn try_upgrade(self) -> Result<bool, LockError> {
-        self.0.engine().try_upgrade(self.0.hold()).await
-    }
-
-    /// Makes a reader of a writer, and lets in the other readers that wait. No other writer can come in
-    /// between. Costs one round trip.
-    ///
-    /// Cancel safe: the guard is that of a reader as soon as the future is polled. If it is dropped, or
-    /// after [`LockError::Unavailable`], the store may exclude other readers until the guard is released or
-    /// this method is called again.
-    ///
-    /// # Errors
-    ///
-    /// As for [`try_upgrade`](Self::try_upgrade), and [`LockError::Config`] if nested guards share the
-    /// hold.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use lock_runtime::{LockClient, LockError};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), LockError> {
-    /// let catalog = LockClient::memory().read_write("catalog");
-    /// let guard = catalog.write().acquire().await?;
-    /// guard.read_write().expect("a read-write lock").downgrade().await?;
-    /// assert!(catalog.read().try_acquire().await?.is_some());
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn downgrade(self) -> Result<(), LockError> {
-        self.0.engine().downgrade(self.0.hold()).await
     }
 }

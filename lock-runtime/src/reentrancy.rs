@@ -19,7 +19,6 @@ use crate::engine::handoff::Hold;
 use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::key;
-use crate::safeguard::Safeguard;
 use crate::store::contract::{LockStore, Mode, is_same};
 use crate::sync::{Mutex, lock};
 use crate::telemetry::AcquiredBy;
@@ -315,7 +314,7 @@ pub(crate) fn enclosing(
     if hold.join(mode) {
         return Ok(Some(LockGuard::new(Arc::clone(engine), hold, AcquiredBy::Reentry)));
     }
-    if hold.is_valid(BootInstant::now()) && Safeguard::NestedWritersFail.is_on() {
+    if hold.is_valid(BootInstant::now()) {
         // Only the mode does not fit.
         return Err(LockError::would_deadlock(key));
     }

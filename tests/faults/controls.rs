@@ -1,14 +1,6 @@
 //! The negative controls: each test of a safeguard must fail without that safeguard.
 
 lock_tests::controls! {
-    joined_without_denied_releases_go_alone: "joined_releases::a_release_that_is_denied_denies_no_other_one"
-        without "denied-releases-go-alone" seeing "denied with others";
-    joined_without_joined_releases_have_a_task: "joined_releases::a_release_that_is_not_polled_or_dropped_delays_no_other_one"
-        without "joined-releases-have-a-task" seeing "in time";
-    joined_without_queued_releases_fail: "joined_releases::releases_that_are_queued_fail_with_the_request_before_them"
-        without "queued-releases-fail" seeing "it was sent";
-    cluster_without_foreign_nodes_are_ignored: "topologies::cluster::nodes::a_node_that_belongs_to_another_cluster_is_ignored"
-        without "foreign-nodes-are-ignored" seeing "the node is ignored";
     replicas_without_grants_are_acknowledged: "topologies::replicas::a_grant_without_its_replicas_is_undone_and_delays_no_other_lock"
         without "grants-are-acknowledged" seeing "granted without the acknowledgement";
     replicas_without_grants_are_acknowledged_of_any_kind: "topologies::replicas::a_lock_of_any_kind_is_not_granted_without_its_replicas"
@@ -19,8 +11,6 @@ lock_tests::controls! {
         without "undo" seeing "k is undone";
     replicas_without_renewals_are_acknowledged: "topologies::replicas::a_renewal_without_its_replicas_does_not_count"
         without "renewals-are-acknowledged" seeing "no renewal counts";
-    replicas_without_hand_offs_are_acknowledged: "topologies::replicas::a_waiter_that_requires_replicas_does_not_get_a_lock_that_they_may_lack"
-        without "hand-offs-are-acknowledged" seeing "granted without the acknowledgement";
     replicas_without_renewals_are_acknowledged_2: "topologies::replicas::a_nested_lock_that_requires_replicas_waits_for_them"
         without "renewals-are-acknowledged" seeing "granted without the acknowledgement";
     replicas_without_unknown_is_not_held: "topologies::replicas::a_wait_for_replicas_that_is_interrupted_grants_nothing"
@@ -41,8 +31,6 @@ lock_tests::controls! {
         without "grants-are-acknowledged" seeing "granted by a master that is cut off";
     partitions_without_renewals_are_acknowledged: "topologies::partitions::no_grant_of_a_master_that_is_cut_off_counts_if_a_replica_is_required"
         without "renewals-are-acknowledged" seeing "violations";
-    queue_without_claims_leave: "queue::claims_of_calls_that_give_up_leave_the_queue"
-        without "claims-leave" seeing "the claim has not left the queue";
     queue_without_unreachable_are_passed_over: "queue::ten_thousand_dead_claims_delay_a_release_and_the_next_claim_only_a_little"
         without "unreachable-are-passed-over" seeing "passed over";
     queue_without_safety_poll: "queue::a_lost_message_costs_one_check"
@@ -51,8 +39,6 @@ lock_tests::controls! {
         without "transfers-count-from-confirmation" seeing "granted although another client has the lock";
     queue_without_tickets_are_compared: "queue::a_message_about_an_earlier_place_does_not_count"
         without "tickets-are-compared" seeing "granted although another client has the lock";
-    queue_without_gaps: "queue::a_client_that_polls_gets_the_lock_in_a_gap"
-        without "gaps" seeing "never gets the lock";
     tracking_without_tracking: "tracking::a_lock_whose_key_is_deleted_is_lost_at_once"
         without "tracking" seeing "the loss is noticed at once";
     tracking_without_tracking_2: "tracking::a_lock_that_another_client_takes_by_force_is_lost_at_once"
@@ -89,14 +75,8 @@ lock_tests::controls! {
         without "runs-count-from-their-start" seeing "two runs in one period";
     periodic_without_release_on_drop: "periodic::a_call_that_is_dropped_at_the_start_or_the_end_frees_the_lock"
         without "release-on-drop" seeing "left after";
-    periodic_without_runs_have_owners: "periodic::calls_of_one_process_run_once"
-        without "runs-have-owners" seeing "two runs in one period";
-    replicas_without_starts_are_undone: "topologies::replicas::a_run_whose_start_was_not_acknowledged_leaves_its_period_free"
-        without "starts-are-undone" seeing "the period is free";
     replicas_without_grants_are_acknowledged_5: "topologies::replicas::the_success_of_a_run_that_may_be_repeated_has_to_be_acknowledged"
         without "grants-are-acknowledged" seeing "recorded without the acknowledgement";
-    periodic_without_failed_runs_do_not_count: "periodic::each_period_has_a_run_that_succeeds_if_failed_runs_are_repeated"
-        without "failed-runs-do-not-count" seeing "a period without a run";
     linger_without_tracking: "linger::another_process_that_begins_to_wait_gets_the_lock_at_once"
         without "tracking" seeing "the lock is passed on at once";
     linger_without_tracking_2: "linger::a_process_that_waits_already_gets_the_lock_at_once"
@@ -105,8 +85,6 @@ lock_tests::controls! {
         without "residual-votes-are-freed+undo" seeing "the votes are left";
     quorum_without_residual_votes_are_freed_2: "topologies::quorum::servers::a_late_vote_is_freed_although_the_lock_was_released_before"
         without "residual-votes-are-freed" seeing "the late vote is left";
-    quorum_without_votes_are_restored: "topologies::quorum::restarts::holds_get_the_votes_back_of_servers_that_restart_or_are_suspended"
-        without "votes-are-restored" seeing "a vote is not restored";
     quorum_without_undo: "topologies::quorum::servers::a_call_dropped_at_any_time_leaves_nothing"
         without "undo" seeing "left at";
     quorum_without_quarantine: "topologies::quorum::restarts::a_server_that_has_restarted_does_not_vote_until_its_locks_have_ended"
@@ -117,20 +95,6 @@ lock_tests::controls! {
         without "majority-renews" seeing "held by one of three servers";
     quorum_without_fence_is_written_back: "topologies::quorum::restarts::tokens_rise_although_the_clock_of_a_server_is_ahead"
         without "fence-is-written-back" seeing "a token went back";
-    quorum_without_tokens_fit_clocks: "topologies::quorum::restarts::tokens_rise_although_a_clock_is_ahead_and_a_server_loses_its_data"
-        without "tokens-fit-clocks" seeing "a token far ahead of the clocks was issued";
-    quorum_without_lowest_majority_counts: "topologies::quorum::restarts::a_clock_that_is_far_ahead_at_one_server_does_not_prevent_tokens"
-        without "lowest-majority-counts" seeing "two clocks agree";
-    quorum_without_clock_refusals_are_final: "topologies::quorum::restarts::a_token_that_the_clocks_of_most_servers_refuse_is_an_error_at_once"
-        without "clock-refusals-are-final" seeing "the request was repeated";
-    quorum_without_longest_quarantine: "topologies::quorum::restarts::a_client_with_a_shorter_quarantine_waits_for_the_longest_one"
-        without "longest-quarantine+moved-servers-are-noticed" seeing "there are two holders";
-    quorum_without_quarantine_by_own_clock: "topologies::quorum::restarts::a_quarantine_does_not_end_early_when_the_clock_of_its_server_is_set_forward"
-        without "quarantine-by-own-clock+moved-servers-are-noticed" seeing "there are two holders";
-    quorum_without_voters_are_distinct: "topologies::quorum::bad_input::servers_that_are_not_independent_are_refused"
-        without "voters-are-distinct" seeing "LockClient";
-    quorum_without_voters_have_one_version: "topologies::quorum::bad_input::servers_of_different_versions_are_refused"
-        without "voters-have-one-version" seeing "LockClient";
     quorum_without_majority_grants: "topologies::quorum::servers::two_or_three_of_three_servers_down_are_an_outage"
         without "majority-grants" seeing "LockGuard";
     readiness_without_quarantine: "readiness::a_server_in_quarantine_is_not_ready"
@@ -145,46 +109,16 @@ lock_tests::controls! {
         without "quarantine" seeing "after the failover";
     quarantine_without_quarantine_5: "quarantine::a_server_that_was_a_replica_meanwhile_has_a_new_quarantine"
         without "quarantine" seeing "after the promotion";
-    sentinel_without_failovers_are_noticed: "topologies::sentinel::a_planned_failover_is_noticed_although_no_request_fails"
-        without "failovers-are-noticed" seeing " the new master";
-    sentinel_without_failovers_are_noticed_2: "topologies::sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
-        without "failovers-are-noticed" seeing "the loss is noticed at once";
     sentinel_without_holds_are_verified: "topologies::sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
         without "holds-are-verified+tracking" seeing "the loss is noticed at once";
-    sentinel_without_failovers_are_noticed_of_all_kinds: "topologies::sentinel::locks_of_all_kinds_that_the_promoted_replica_does_not_have_are_lost_at_once"
-        without "failovers-are-noticed" seeing "is lost at once";
     sentinel_without_renewal_never_recreates_of_all_kinds: "topologies::sentinel::locks_of_all_kinds_that_the_promoted_replica_does_not_have_are_lost_at_once"
         without "renewal-never-recreates" seeing "is lost at once";
-    cluster_without_slots_are_refreshed_of_all_kinds: "topologies::cluster::failovers::holders_of_all_kinds_and_their_waiters_continue_when_a_master_is_killed"
-        without "slots-are-refreshed" seeing "served";
-    sentinel_without_newest_configuration: "topologies::sentinel::an_older_configuration_is_followed_only_if_it_stays"
-        without "newest-configuration" seeing "the earlier master is not used";
     sentinel_without_renewal_never_recreates: "topologies::sentinel::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
         without "renewal-never-recreates" seeing "the loss is noticed at once";
-    cluster_without_slots_are_refreshed: "topologies::cluster::failovers::a_suspended_master_delays_no_other_shard_and_its_locks_survive"
-        without "slots-are-refreshed" seeing "the shard is back";
-    cluster_without_slots_are_refreshed_2: "topologies::cluster::failovers::the_holder_and_its_waiters_continue_when_a_master_is_killed"
-        without "slots-are-refreshed" seeing "the lease is renewed at the new master at once";
-    cluster_without_nodes_are_asked_at_once: "topologies::cluster::failovers::nodes_that_hang_do_not_delay_the_news_of_a_failover"
-        without "nodes-are-asked-at-once" seeing "the shard is back";
-    cluster_without_asking_in_one_piece: "topologies::cluster::slots::a_slot_moves_while_its_locks_are_held_renewed_waited_for_and_released"
-        without "asking-in-one-piece" seeing "sent back by the new node";
-    cluster_without_subscriptions_follow: "topologies::cluster::slots::waiters_follow_their_slot_to_another_node"
-        without "subscriptions-follow" seeing "after the release";
-    cluster_without_places_are_separate: "topologies::cluster::nodes::the_renewals_of_thousands_of_locks_are_on_time_while_one_of_three_nodes_is_suspended"
-        without "places-are-separate" seeing "renewals were late";
     cluster_without_unavailable_is_not_busy: "topologies::cluster::nodes::a_cluster_that_is_down_in_part_is_unavailable_and_waited_for"
         without "unavailable-is-not-busy" seeing "Busy";
-    cluster_without_newest_configuration: "topologies::cluster::stale::nodes_that_are_cut_off_do_not_hide_the_successor_of_a_killed_master"
-        without "newest-configuration" seeing "the new master is found";
-    cluster_without_renewal_retry: "topologies::cluster::logins::renewals_over_a_connection_that_is_logged_out_are_repeated_over_another_one"
-        without "renewal-retry+tracking" seeing "were lost";
     cluster_without_renewal_never_recreates: "topologies::cluster::failovers::a_lock_that_the_promoted_replica_does_not_have_is_lost_at_once"
         without "renewal-never-recreates" seeing "the loss is noticed at once";
-    tls_without_certificates_are_reread: "tls::certificates_are_replaced_while_locks_are_held"
-        without "certificates-are-reread" seeing "the new connection is trusted";
-    credentials_without_credentials_are_renewed: "credentials::connections_log_in_again_before_their_tokens_end"
-        without "credentials-are-renewed" seeing "a token ended";
     processes_without_only_if_free: "processes::the_lock_of_a_killed_process_is_free_when_its_lease_ends"
         without "only-if-free" seeing "it was killed while it held the lock";
     processes_without_check_before_poll: "processes::a_process_suspended_past_its_lease_does_not_resume_its_body"
@@ -203,26 +137,18 @@ lock_tests::controls! {
         without "expiry" seeing "its turn";
     read_write_without_unreachable_are_passed_over: "read_write::a_killed_writer_that_waited_holds_no_reader_back"
         without "unreachable-are-passed-over" seeing "its turn";
-    read_write_without_readers_take_turns: "read_write::after_a_killed_writer_it_is_the_turn_of_the_readers"
-        without "readers-take-turns" seeing "its turn";
     read_write_without_readers_wait_for_writers: "read_write::neither_readers_nor_writers_starve"
         without "readers-wait-for-writers" seeing "the other side lets it in";
-    read_write_without_readers_yield: "read_write::readers_of_one_process_do_not_starve_a_writer_of_another_one"
-        without "readers-yield" seeing "the readers let the writer in";
     read_write_without_unpolled_calls_do_not_block: "read_write::readers_that_are_not_polled_block_no_other_readers"
         without "unpolled-calls-do-not-block" seeing "others get the lock";
     read_write_without_late_downgrades_count: "read_write::a_downgrade_that_arrives_late_makes_no_reader_of_a_writer"
         without "late-downgrades-count" seeing "a reader beside a writer";
-    read_write_without_writers_are_verified: "read_write::a_writer_that_the_server_takes_for_a_reader_has_lost_the_lock"
-        without "writers-are-verified" seeing "the next renewal finds it";
     read_write_without_unpolled_calls_do_not_block_2: "read_write::a_call_that_is_not_polled_does_not_block_the_other_side_of_its_process"
         without "unpolled-calls-do-not-block" seeing "its turn";
     read_write_without_undo: "read_write::requests_for_a_read_write_lock_are_repeated_or_undone"
         without "undo" seeing "undone";
     read_write_without_one_owner_id: "read_write::requests_for_a_read_write_lock_are_repeated_or_undone"
         without "one-owner-id" seeing "one hold";
-    read_write_without_renewals_out_of_memory: "read_write::a_server_that_is_out_of_memory_renews_changes_and_frees"
-        without "renewals-out-of-memory" seeing "both are renewed";
     read_write_without_release_on_drop: "read_write::readers_and_writers_that_end_at_any_time_leave_nothing"
         without "release-on-drop" seeing "left after";
     read_write_without_only_if_free: "read_write::readers_and_writers_exclude_each_other_while_processes_die"
@@ -235,14 +161,10 @@ lock_tests::controls! {
         without "permits-in-order" seeing "a large call has its turn";
     semaphore_without_undo: "semaphore::requests_for_permits_are_repeated_or_undone"
         without "undo" seeing "undone";
-    semaphore_without_renewals_out_of_memory: "semaphore::a_server_that_is_out_of_memory_renews_and_frees_permits"
-        without "renewals-out-of-memory" seeing "both are renewed";
     semaphore_without_unpolled_calls_do_not_block: "semaphore::a_call_that_is_not_polled_does_not_block_the_others_of_its_process"
         without "unpolled-calls-do-not-block" seeing "others get the permit";
     semaphore_without_unpolled_calls_do_not_block_2: "semaphore::a_call_that_is_not_polled_keeps_no_permit_from_other_processes"
         without "unpolled-calls-do-not-block" seeing "other processes get the permit";
-    semaphore_without_offers_continue: "semaphore::permits_that_are_left_to_a_call_that_is_not_polled_go_to_other_processes"
-        without "offers-continue" seeing "other processes get the permit";
     semaphore_without_handoff_continues: "semaphore::a_permit_that_is_passed_on_to_a_dropped_call_goes_to_the_next_one"
         without "hand-off-continues" seeing "its turn";
     semaphore_without_release_on_drop: "semaphore::holders_of_permits_that_end_at_any_time_leave_nothing"
@@ -250,10 +172,6 @@ lock_tests::controls! {
     semaphore_without_only_if_free: "semaphore::permits_are_within_the_limit_while_processes_die"
         without "only-if-free" seeing "violations";
     server_without_renewal_never_recreates: "server::a_server_restart_without_persistence_ends_the_hold" without "renewal-never-recreates" seeing "by its next renewal";
-    server_without_fence_above_clock: "server::a_server_restart_without_persistence_ends_the_hold" without "fence-above-clock" seeing "1 after 1";
-    server_without_moved_servers_are_noticed: "server::a_lock_of_a_server_to_which_the_address_no_longer_leads_is_lost"
-        without "moved-servers-are-noticed" seeing "there are two holders";
-    server_without_renewal_retry: "server::a_hold_survives_a_server_restart_with_persistence" without "renewal-retry+moved-servers-are-noticed" seeing "reason: RenewalFailed";
     server_without_check_before_poll: "server::an_unreachable_server_ends_the_hold_at_its_deadline"
         without "check-before-poll" seeing "at its deadline";
     server_without_unknown_is_not_held: "server::an_unreachable_server_ends_the_hold_at_its_deadline"
@@ -271,8 +189,6 @@ lock_tests::controls! {
         without "attempts-do-not-shorten" seeing "shortened: ";
     requests_without_only_owner_releases: "requests::a_late_release_does_not_free_the_key_of_a_successor"
         without "only-owner-releases" seeing "the key belongs to the successor";
-    requests_without_silent_connections_are_discarded: "requests::a_silent_connection_is_closed"
-        without "silent-connections-are-discarded" seeing "connections are open";
     requests_without_undo: "requests::a_request_that_arrives_after_its_caller_gave_up_is_undone" without "undo" seeing "not undone: ";
     requests_without_expiry: "requests::the_key_of_a_request_that_arrives_very_late_expires_with_its_lease" without "expiry" seeing "it expires";
     cancellation_without_release_on_drop: "cancellation::a_call_dropped_at_any_poll_leaves_nothing_on_the_memory_store"
@@ -287,8 +203,6 @@ lock_tests::controls! {
         without "undo" seeing "the key still exists";
     cancellation_without_expiry: "cancellation::a_call_dropped_at_any_poll_leaves_nothing_on_an_unreachable_server"
         without "expiry" seeing "the key still exists";
-    callers_without_log_thread: "callers::a_blocking_log_subscriber_costs_no_lock_and_delays_no_deadline"
-        without "log-thread" seeing "all keys still exist";
     callers_without_key_outlives_body: "callers::after_a_max_hold_the_key_is_free_only_after_the_destructors_of_the_body"
         without "key-outlives-body" seeing "before the destructor";
     callers_without_key_outlives_body_2: "callers::a_body_stuck_past_its_max_hold_keeps_the_key_only_until_the_lease_ends"
@@ -305,10 +219,6 @@ lock_tests::controls! {
         without "unpolled-calls-do-not-block" seeing "the notifier thread polls them";
     fair_without_unpolled_calls_do_not_block_2: "fair::calls_on_a_runtime_that_is_blocked_leave_the_queue"
         without "unpolled-calls-do-not-block" seeing "claims of a blocked runtime";
-    unpolled_without_offers_continue: "unpolled::unpolled_waiters_do_not_block_other_waiters"
-        without "offers-continue" seeing "every polled waiter gets the lock";
-    unpolled_without_offers_continue_2: "unpolled::a_lock_offered_to_an_unpolled_waiter_is_released"
-        without "offers-continue" seeing "the key is free";
     unpolled_without_unpolled_calls_do_not_block: "unpolled::an_unpolled_call_with_a_request_in_flight_does_not_block_other_calls"
         without "unpolled-calls-do-not-block" seeing "the notifier thread polls it instead";
     unpolled_without_unpolled_calls_do_not_block_2: "unpolled::an_unpolled_call_that_waits_for_another_process_does_not_block_other_calls"
@@ -323,25 +233,17 @@ lock_tests::controls! {
         without "unpolled-calls-do-not-block" seeing "the notifier thread polls it instead";
     unpolled_without_unpolled_calls_do_not_block_7: "unpolled::a_call_that_was_undone_gets_the_lock_when_its_runtime_continues"
         without "unpolled-calls-do-not-block" seeing "the call is given up";
-    unpolled_without_permits_expire: "unpolled::unpolled_requests_do_not_prevent_others_from_being_sent"
-        without "permits-expire" seeing "the request is sent";
     callers_without_undo: "callers::a_flood_of_cancelled_calls_loses_no_lock_and_leaves_no_key"
         without "undo" seeing " keys";
     bodies_without_release_on_drop: "bodies::the_key_is_free_at_once_however_the_body_ends" without "release-on-drop" seeing "Panic: still there";
     processes_without_expiry: "processes::the_lock_of_a_process_that_exits_expires_with_its_lease"
         without "expiry" seeing "it expires";
-    renewals_without_release_ends_renewal: "renewals::no_renewal_is_sent_after_the_release_has_begun" without "release-ends-renewal" seeing "renewals after the release";
     renewals_without_only_owner_renews: "renewals::a_renewal_that_arrives_after_the_release_does_not_extend_the_lock_of_a_successor"
         without "only-owner-renews" seeing " after ";
     renewals_without_renewal_never_recreates: "renewals::a_renewal_that_arrives_after_the_release_does_not_recreate_the_key"
         without "renewal-never-recreates" seeing "the key does not exist";
     renewals_without_release_on_drop: "renewals::a_thousand_releases_that_race_with_renewals_leave_no_key"
         without "release-on-drop" seeing "left after";
-    renewals_without_min_hold_renames_owner: "renewals::a_renewal_that_arrives_after_the_release_does_not_extend_the_min_hold"
-        without "min-hold-renames-owner" seeing " after ";
-    renewals_without_renewal_retry: "renewals::a_renewal_that_fails_once_or_twice_costs_no_lock_and_is_logged"
-        without "renewal-retry+tracking" seeing "the renewal is retried";
-    replies_without_script_fallback: "replies::repeatedly_flushed_scripts_cause_no_error" without "script-fallback" seeing "left == right";
     replies_without_only_if_free: "replies::repeatedly_killed_connections_cause_no_error"
         without "only-if-free" seeing "two holders of";
     replies_without_error_kinds: "replies::denied_requests_are_not_retried" without "error-kinds" seeing "Err(LockError::Denied";
@@ -355,15 +257,12 @@ lock_tests::controls! {
     wake_ups_without_safety_poll: "wake_ups::a_key_deleted_without_a_message_is_found_free_by_the_safety_poll"
         without "safety-poll" seeing "the key becomes free: Busy";
     wake_ups_without_safety_poll_2: "wake_ups::a_key_that_expires_is_found_free_at_once" without "safety-poll" seeing "the key becomes free: Busy";
-    wake_ups_without_safety_poll_and_reconnect_wakes: "wake_ups::a_release_during_a_reconnection_is_noticed"
-        without "safety-poll+reconnect-wakes" seeing "the key becomes free: Busy";
     secrets_without_secrets_are_hidden: "secrets::no_password_is_shown_in_errors_debug_or_log" without "secrets-are-hidden" seeing "c4nary@";
     foreign_without_only_if_free: "foreign::a_foreign_value_counts_as_a_busy_lock_and_is_never_changed" without "only-if-free" seeing "is_held: true";
     foreign_without_only_if_free_2: "foreign::a_value_of_another_type_is_never_changed" without "only-if-free" seeing "Ok(())";
     foreign_without_only_if_free_3: "foreign::a_key_without_expiry_is_busy_and_the_error_says_why" without "only-if-free" seeing "is_held: true";
     fairness_without_handoff_limit: "fairness::a_busy_process_lets_another_process_acquire_the_lock"
         without "handoff-limit" seeing "the other process gets the lock";
-    fairness_without_yielding: "fairness::a_process_with_a_long_round_trip_gets_its_share" without "yielding" seeing "its share";
     fairness_without_hand_off_continues: "fairness::a_lock_offered_to_a_waiter_that_gives_up_goes_to_the_next_waiter" without "hand-off-continues" seeing "left: ClientStats { held: 1";
     fairness_without_release_on_drop: "fairness::five_hundred_tasks_that_end_at_any_time_leave_nothing"
         without "release-on-drop" seeing "Busy";
@@ -371,21 +270,4 @@ lock_tests::controls! {
         without "renewal-never-recreates" seeing "by its next renewal";
     fairness_without_hand_off_keeps_deadline: "fairness::a_hand_off_does_not_extend_the_lease"
         without "hand-off-keeps-deadline" seeing "the lease got longer";
-    replies_without_expected_replies: "replies::an_invalid_reply_grants_nothing" without "expected-replies" seeing "granted by";
-    replies_without_expected_replies_2: "replies::after_an_invalid_reply_the_request_is_undone_or_repeated"
-        without "expected-replies" seeing "Ok(())";
-    requests_without_limited_requests_and_timeout_only_if_silent: "requests::a_burst_of_requests_causes_no_error"
-        without "limited-requests+timeout-only-if-silent" seeing "errors, such as";
-    requests_without_single_attempts_are_repeated: "requests::a_single_attempt_survives_connections_that_were_forgotten_while_they_were_idle"
-        without "single-attempts-are-repeated" seeing "over another one";
-    requests_without_limited_requests: "requests::a_request_queued_for_too_long_is_not_sent"
-        without "limited-requests" seeing "were sent";
-    wake_ups_without_silent_connections_are_discarded: "wake_ups::a_silent_subscription_connection_is_replaced"
-        without "silent-connections-are-discarded" seeing "the silence is noticed";
-    wake_ups_without_limited_subscriptions: "wake_ups::hundreds_of_subscriptions_are_restored_and_no_lock_is_lost"
-        without "limited-subscriptions" seeing "channels are";
-    questions_without_limited_answers: "questions::questions_in_quick_succession_get_few_answers"
-        without "limited-answers" seeing "answers to";
-    questions_without_answer_channels: "questions::answers_go_to_channels_for_answers_only"
-        without "answer-channels" seeing "no answer was published";
 }

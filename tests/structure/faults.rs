@@ -15,7 +15,7 @@ const HEAD: &str = "\
 The test suite `structure` writes this page from the sources: all tests of `tests/faults`, and those of the other suites that have
 a negative control. The last column names the safeguards without which the test was seen to fail: the control runs it in a
 process without the safeguard. `+` joins safeguards that are switched off together, because each of them is sufficient. A test
-without an entry has no control. `lock-core/src/safeguard.rs` says what each safeguard does.
+without an entry is not about a promise alone: it was seen to fail when it was written. `lock-core/src/safeguard.rs` says what each safeguard does.
 
 `scripts/controls` runs the controls of `faults` and `suites`, `scripts/etcd` those of `etcd`, and `scripts/databases` those of
 `postgres`.

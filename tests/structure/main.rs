@@ -33,6 +33,7 @@ const LAYERS: [&[&str]; 9] = [
         "holder_lookups",
         "lock_order",
         "options",
+        "read_write_hold",
         "reentrancy",
         "verification",
     ],

@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use crate::safeguard::Safeguard;
 use crate::sync::{Mutex, lock};
 
 /// How many requests are sent.
@@ -110,7 +109,7 @@ impl<Q: JoinableRequest, A> JoinerState<Q, A> {
             let is_same = |other: &QueuedRequest<Q, A>| other.request.key() == queued.request.key();
             if queued.turn.is_closed() {
                 // It was given up.
-            } else if next.iter().any(is_same) && Safeguard::JoinedKeysDiffer.is_on() {
+            } else if next.iter().any(is_same) {
                 self.queue.push_front(queued);
                 break;
             } else {
@@ -419,15 +418,5 @@ mod tests {
         }
         let state = lock(&joiner.state);
         assert_eq!((state.in_flight, state.queue.len()), (0, 0));
-    }
-
-    #[cfg(lock_controls)]
-    #[test]
-    fn controls_of_joiner() {
-        crate::safeguard::assert_fails_without(
-            "joined-keys-differ",
-            "store::joiner::tests::requests_about_one_key_do_not_go_together",
-            "one key twice",
-        );
     }
 }

@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::safeguard::Safeguard;
-
 /// A task that is polled so much later than its timer has asked for is on a runtime that was blocked.
 const LATE: Duration = Duration::from_millis(5);
 
@@ -21,9 +19,7 @@ pub async fn answer_within<T>(limit: Duration, answer: impl Future<Output = T>) 
     let end = end.unwrap_or_else(|| Instant::now() + Duration::from_secs(60 * 60));
     match timeout_at(end, answer.as_mut()).await {
         Ok(answer) => Some(answer),
-        Err(_) if end.elapsed() >= LATE && Safeguard::LateTasksLookAgain.is_on() => {
-            timeout(limit / 10, answer).await.ok()
-        }
+        Err(_) if end.elapsed() >= LATE => timeout(limit / 10, answer).await.ok(),
         Err(_) => None,
     }
 }
@@ -68,15 +64,5 @@ mod tests {
         assert_eq!(answer_within(LIMIT, answer(arrived)).await, None);
         assert!(began.elapsed() >= LIMIT);
         assert_eq!(answer_within(Duration::MAX, async { 1 }).await, Some(1));
-    }
-
-    #[cfg(lock_controls)]
-    #[test]
-    fn controls_of_patience() {
-        crate::safeguard::assert_fails_without(
-            "late-tasks-look-again",
-            "store::patience::tests::an_answer_that_has_arrived_while_the_runtime_was_blocked_counts",
-            "the answer has arrived in time",
-        );
     }
 }

@@ -3,7 +3,6 @@
 use tokio::runtime::Handle;
 
 use super::home::Home;
-use crate::safeguard::Safeguard;
 use crate::sync::{Mutex, lock};
 
 /// A value for each runtime that uses it, such as a connection, which does not work without the runtime that serves it.
@@ -26,12 +25,6 @@ impl<T: Clone> PerRuntime<T> {
         let here = Handle::current();
         let mut values = lock(&self.0);
         let is_here = |home: &Home| home.runtime().id() == here.id() && home.is_alive();
-        if !Safeguard::RuntimesAreSeparate.is_on()
-            && values.iter().any(|(home, _)| is_here(home))
-            && let Some((_, other)) = values.iter().find(|(home, _)| !is_here(home))
-        {
-            return other.clone();
-        }
         if let Some((_, known)) = values.iter().find(|(home, _)| is_here(home)) {
             return known.clone();
         }

@@ -11,7 +11,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::clock::BootInstant;
-use crate::safeguard::Safeguard;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
 
@@ -90,7 +89,7 @@ impl QuarantineTerms {
 
     /// A client has used one of the servers with a quarantine of this length.
     pub fn has_been_used_with(&self, length: Duration) {
-        if self.are_shared && Safeguard::LongestQuarantine.is_on() {
+        if self.are_shared {
             self.longest.fetch_max(nanos(length.min(LONGEST)), Ordering::AcqRel);
         }
     }
@@ -98,9 +97,6 @@ impl QuarantineTerms {
     /// The quarantine of a term of a server began then, by the clock of the server. Returns when it began at the
     /// earliest, also by the clock of this process.
     pub fn began(&self, term: &str, begin: QuarantineBegin) -> QuarantineBegin {
-        if !Safeguard::QuarantineByOwnClock.is_on() {
-            return begin;
-        }
         let mut terms = lock(&self.begun);
         if let Some(known) = terms.get_mut(term) {
             *known = begin.max(*known);

@@ -8,7 +8,6 @@ use super::fencing::in_time;
 use super::handoff::Hold;
 use crate::error::{LockError, LostReason};
 use crate::replicas::RequiredReplicas;
-use crate::safeguard::Safeguard;
 use crate::store::periods::{RunEnd, RunEnded, RunLabel, RunStart, RunStarted};
 use crate::timeout::{Timeout, Wait};
 
@@ -64,9 +63,6 @@ impl Engine {
 
     /// Records that a run does not begin, although its start may have been recorded, or may yet be.
     pub(crate) async fn undo_start(&self, hold: &Hold, run: &RunLabel, counts: bool) {
-        if !Safeguard::StartsAreUndone.is_on() {
-            return;
-        }
         if let Err(error) = self.end_run(hold, run, None, (counts, true)).await {
             tracing::warn!(key = &**hold.key(), %error, "the start of a run was not undone");
         }

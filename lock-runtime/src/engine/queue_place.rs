@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::lease::Locked;
-use crate::safeguard::Safeguard;
 use crate::store::contract::{LockStore, Mode, is_same};
 use crate::store::owner::OwnerId;
 use crate::store::queueing::QueueEntries;
@@ -63,7 +62,7 @@ impl QueuePlace {
 
 impl Drop for QueuePlace {
     fn drop(&mut self) {
-        if self.subscription.take().is_some() && Safeguard::ClaimsLeave.is_on() {
+        if self.subscription.take().is_some() {
             self.keeper.leave_queue(self.locked.clone());
         }
     }

@@ -312,7 +312,7 @@ impl LeaseKeeper for Engine {
 
 /// Whether to leave the key free for a moment, for clients that know no queue: once a second of holds.
 fn leaves_gap(held: Duration) -> bool {
-    Safeguard::Gaps.is_on() && between(Duration::ZERO, GAP_INTERVAL) < held
+    between(Duration::ZERO, GAP_INTERVAL) < held
 }
 
 /// Offers the lock once more after other tasks had time to enter the queue, then frees the key.

@@ -25,7 +25,6 @@ use crate::engine::{Engine, PermitHolder};
 use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::holder::{Holder, HolderKind};
-use crate::safeguard::Safeguard;
 use crate::store::contract::Mode;
 use crate::sync::{Mutex, lock, time};
 use crate::telemetry::AcquiredBy;
@@ -230,19 +229,10 @@ impl SetCall {
     /// Acquires the locks one after the other.
     async fn in_order(&self) -> Result<Collected, Box<LockError>> {
         let mut guards = Collected::default();
-        for index in self.order() {
+        for index in 0..self.request.keys.len() {
             guards.0.push(self.one(index).await?);
         }
         Ok(guards)
-    }
-
-    /// The indexes of the keys in the order in which they are taken.
-    fn order(&self) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..self.request.keys.len()).collect();
-        if !Safeguard::SetsAreSorted.is_on() {
-            fastrand::shuffle(&mut order);
-        }
-        order
     }
 
     /// Acquires one lock.

@@ -34,7 +34,7 @@ const LISTED: Duration = Duration::from_secs(60);
 pub(super) fn start(client: &Arc<EtcdClient>) {
     tokio::spawn(clean_up(Arc::downgrade(client), Arc::clone(&client.cleanup)));
     tokio::spawn(watch_held(Arc::downgrade(client), Arc::clone(&client.granted)));
-    if client.members.may_learn() && Safeguard::MembersAreLearned.is_on() {
+    if client.members.may_learn() {
         tokio::spawn(learn_members(Arc::downgrade(&client.members)));
     }
 }

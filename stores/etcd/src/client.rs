@@ -142,7 +142,7 @@ impl EtcdClient {
             self.check_lease(request.term);
         }
         for _ in 0..ROUNDS {
-            let is_marked = !request.fresh && Safeguard::WaitersAreMarked.is_on();
+            let is_marked = !request.fresh;
             let of_mark = if is_marked { self.leases.of_mark(&self.members).await } else { None };
             let lease = if request.renewed {
                 self.leases.lasting(&self.members, request.term, until).await?

@@ -10,7 +10,6 @@ use super::member_list::Member;
 use super::members::{Members, Method};
 use super::messages::{MemberListRequest, MemberListResponse, ResponseHeader};
 use lock_core::join::join_all;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::patience::answer_within;
 use lock_core::store::store_error::StoreError;
 use lock_core::sync::lock;
@@ -20,7 +19,7 @@ impl Members {
     /// first requests.
     pub(super) async fn check_url(&self) -> Result<(), StoreError> {
         let named = lock(&self.known).named().to_vec();
-        if named.len() == 1 || !Safeguard::ForeignNodesAreIgnored.is_on() {
+        if named.len() == 1 {
             return Ok(());
         }
         let mut clusters = join_all(named.iter().map(|member| self.cluster_of(member))).await;
@@ -47,8 +46,7 @@ impl Members {
     /// Makes sure that a member belongs to the same cluster as the others, before its first request and after each of its
     /// failures. Its address may lead to another server now.
     pub(super) async fn check_cluster(&self, member: &Member) -> Result<(), EtcdFailure> {
-        if member.is_verified.load(Ordering::Relaxed) || !Safeguard::ForeignNodesAreIgnored.is_on()
-        {
+        if member.is_verified.load(Ordering::Relaxed) {
             return Ok(());
         }
         let cluster = match self.cluster_of(member).await {
@@ -103,7 +101,7 @@ impl Members {
     pub(super) fn is_foreign(&self, header: Option<&ResponseHeader>) -> bool {
         let Some(found) = header.map(|header| header.cluster_id) else { return false };
         let own = *lock(&self.cluster).get_or_insert(found);
-        if own != found && Safeguard::ForeignNodesAreIgnored.is_on() {
+        if own != found {
             self.leave(self.current().number);
             return true;
         }

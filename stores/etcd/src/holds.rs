@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use super::transactions::Owned;
 use lock_core::clock::BootInstant;
-use lock_core::safeguard::Safeguard;
 
 /// The first and the longest pause between two requests that delete a key.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
@@ -258,8 +257,7 @@ impl KeyHolds {
         if !hold.is_due_now() {
             hold.phase = HoldPhase::Ended { due: NEVER, pause: PAUSES.0 };
         }
-        let longest = if Safeguard::ReleasesGoFirst.is_on() { RELEASING } else { Duration::ZERO };
-        hold.releasing_until = now.after(longest);
+        hold.releasing_until = now.after(RELEASING);
         let was_watched = std::mem::take(&mut hold.is_watched);
         Some(ReleasedHold { lease: hold.lease, was_watched })
     }

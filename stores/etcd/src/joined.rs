@@ -20,7 +20,6 @@ use super::messages::{
 };
 use super::transactions::{BEHIND, Owned};
 use lock_core::join::join_all;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::joiner::JoinTurn;
 
 impl Members {
@@ -75,8 +74,7 @@ impl Members {
             operation: Some(Operation::Txn(request.clone())),
         });
         // Without a comparison, nothing of `failure` is carried out.
-        let is_checked = |_: &&KeyTxn| Safeguard::JoinedPartsAreChecked.is_on();
-        let failure = requests.iter().filter(is_checked).flat_map(checked).collect();
+        let failure = requests.iter().flat_map(checked).collect();
         let all = TxnRequest { success: parts.collect(), failure, ..TxnRequest::default() };
         let answered: Result<TxnResponse, _> = self.call(Method::TXN_ONCE, &all).await;
         match answered {

@@ -74,10 +74,6 @@ pub(super) struct LeaseExtension {
 }
 
 impl LeaseExtension {
-    pub(super) fn raft_term(&self) -> u64 {
-        self.raft_term
-    }
-
     /// Whether a transaction that was sent later, and was answered in this term of raft, confirms the extension.
     pub(super) fn is_confirmed_in(&self, raft_term: u64) -> bool {
         let is_same = self.raft_term == raft_term && raft_term != 0;

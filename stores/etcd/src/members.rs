@@ -29,7 +29,6 @@ use super::member_list::{Member, MemberList, usable};
 use super::messages::{MemberListRequest, MemberListResponse};
 use super::tls::EtcdTls;
 use lock_core::error::LockError;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::patience::answer_within;
 use lock_core::store::per_runtime::PerRuntime;
 use lock_core::sync::{Mutex, lock};
@@ -145,13 +144,6 @@ impl Members {
     /// How long one member may take for an answer.
     pub(super) fn patience(&self) -> Duration {
         if lock(&self.known).named().len() == 1 { LONG_PATIENCE } else { PATIENCE }
-    }
-
-    /// A member has not answered in time.
-    fn leave_silent(&self, number: usize) {
-        if Safeguard::SilentMembersAreLeft.is_on() {
-            self.leave(number);
-        }
     }
 
     /// Asks the current member for all members of its cluster.
@@ -338,10 +330,8 @@ impl Members {
         message: T,
     ) -> Result<(Request<T>, Option<MetadataValue<tonic::metadata::Ascii>>), EtcdFailure> {
         let mut request = Request::new(message);
-        if Safeguard::MembersNeedALeader.is_on() {
-            // A member that is cut off from the others refuses the request at once.
-            request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
-        }
+        // A member that is cut off from the others refuses the request at once.
+        request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
         let token = match &self.login {
             Some(login) => Some(login.token(|request| self.authenticate(member, request)).await?),
             None => None,
@@ -392,7 +382,7 @@ struct Unanswered<'a> {
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         if self.since.elapsed() >= SILENCE {
-            self.members.leave_silent(self.number);
+            self.members.leave(self.number);
         }
     }
 }

@@ -16,7 +16,6 @@ use super::transactions::{Owned, SeenKey, TxnAnswer};
 use super::watcher::WatchCommand;
 use lock_core::clock::BootInstant;
 use lock_core::join::join_all;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::custom::RenewOutcome;
 use lock_core::store::store_error::StoreError;
 use lock_core::sync::lock;
@@ -128,29 +127,18 @@ impl EtcdClient {
         began: BootInstant,
     ) -> Result<(), EtcdFailure> {
         let lease_of = |one: &KeyRenewal| one.lease.map_or(0, |lease| lease.id);
-        let seen = if Safeguard::KeysAreVerified.is_on() {
-            let keys: Vec<_> = batch.iter().map(|one| (&one.owned, lease_of(one))).collect();
-            match self.members.verify(&keys).await {
-                // One key that the user has no permission for must not affect the others, and a server that accepts fewer
-                // comparisons still gets them one by one.
-                Err(EtcdFailure::Refused(StoreError::Denied(_) | StoreError::Config { .. }))
-                    if keys.len() > 1 =>
-                {
-                    let alone =
-                        batch.iter_mut().map(|one| self.extend_alone(one, extensions, began));
-                    join_all(alone).await;
-                    return Ok(());
-                }
-                seen => seen?,
+        let keys: Vec<_> = batch.iter().map(|one| (&one.owned, lease_of(one))).collect();
+        let seen = match self.members.verify(&keys).await {
+            // One key that the user has no permission for must not affect the others, and a server that accepts fewer
+            // comparisons still gets them one by one.
+            Err(EtcdFailure::Refused(StoreError::Denied(_) | StoreError::Config { .. }))
+                if keys.len() > 1 =>
+            {
+                let alone = batch.iter_mut().map(|one| self.extend_alone(one, extensions, began));
+                join_all(alone).await;
+                return Ok(());
             }
-        } else {
-            let known = batch.iter().map(|one| lease_of(one));
-            let what = known.map(|lease| SeenKey::Own { lease }).collect();
-            TxnAnswer {
-                what,
-                revision: 0,
-                raft_term: extensions.values().find_map(term_of).unwrap_or(0),
-            }
+            seen => seen?,
         };
         for (one, what) in batch.iter_mut().zip(seen.what) {
             self.extend_one(one, (what, seen.raft_term), extensions, began).await;
@@ -302,12 +290,5 @@ fn still_open<'a>(renewals: impl Iterator<Item = &'a mut KeyRenewal>) -> Vec<&'a
 fn fail(renewals: &mut [&mut KeyRenewal], error: &StoreError) {
     for one in renewals.iter_mut().filter(|one| one.outcome.is_none()) {
         one.outcome = Some(Err(error.clone()));
-    }
-}
-
-fn term_of(extended: &Result<Extended, EtcdFailure>) -> Option<u64> {
-    match extended {
-        Ok(Extended::Alive(extension)) => Some(extension.raft_term()),
-        _ => None,
     }
 }

@@ -187,9 +187,7 @@ impl Members {
         (from, to): (i64, i64),
     ) -> Result<TxnAnswer<SeenKey>, EtcdFailure> {
         let mut checks = vec![is_own(owned)];
-        if Safeguard::LeasesAreCompared.is_on() {
-            checks.push(compare(&owned.key, CompareTarget::Lease, Compared::Lease(from)));
-        }
+        checks.push(compare(&owned.key, CompareTarget::Lease, Compared::Lease(from)));
         let request = change_if(checks, owned, vec![put(owned, to)]);
         let answer: TxnResponse = self.call(Method::TXN, &request).await?;
         Ok(answered(&answer, changed(owned, &answer, to)))

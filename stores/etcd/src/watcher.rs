@@ -22,7 +22,6 @@ use super::messages::{
     WatchCancelRequest, WatchChange, WatchCreateRequest, WatchFilter, WatchRequest, WatchResponse,
 };
 use lock_core::backoff::Backoff;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::custom::WakeUps;
 
 const PATH: &str = "/etcdserverpb.Watch/Watch";
@@ -122,9 +121,6 @@ impl KeyWatcher {
                 // A stream that etcd opens may refuse its watches at once.
                 if began.elapsed() >= PAUSES.1 {
                     backoff.reset();
-                }
-                if !Safeguard::ReconnectWakes.is_on() {
-                    return;
                 }
             }
             drop(members);

@@ -26,7 +26,6 @@ pub(super) use super::tls::SecureStream as DatabaseStream;
 use super::url::{DatabaseUrl, TlsMode, UrlTls, invalid};
 use lock_core::client_info::ClientInfo;
 use lock_core::error::LockError;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::store_error::StoreError;
 use lock_core::sync::{Mutex, lock};
 
@@ -237,8 +236,7 @@ impl DatabaseConnector {
             Ok(Ok((client, connection, told))) => {
                 let epoch = self.primary.admit(told.timeline, &server())?;
                 let process = told_process(&client.cancel_token()).await;
-                let is_direct = process.is_some() && process == told.process
-                    || !Safeguard::PoolersPrepareNothing.is_on();
+                let is_direct = process.is_some() && process == told.process;
                 Ok(OpenedConnection { client, connection, epoch, is_direct })
             }
             Ok(Err(error)) => Err(errors::of_connection(&error, &server(), has_certificate)),

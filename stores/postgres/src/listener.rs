@@ -19,7 +19,6 @@ use super::pool::{ConnectionPool, Parameter};
 use super::statements::{LISTEN, PROBE, UNLISTEN};
 use lock_core::backoff::between;
 use lock_core::events;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::custom::WakeUps;
 use lock_core::store::store_error::StoreError;
 
@@ -101,16 +100,13 @@ impl ReleaseListener {
         let listening = async {
             let started = timeout(PROBE_TIMEOUT, client.simple_query(LISTEN)).await;
             let session = session(&started.map_err(silent)?.map_err(lost)?);
-            if !Safeguard::ListenersAreProbed.is_on() {
-                self.is_live.send_replace(true);
-            }
             let probe: [Parameter<'_>; 1] = [(&name, Type::TEXT)];
             let probed = timeout(PROBE_TIMEOUT, self.pool.query(PROBE, &probe)).await;
             if matches!(probed, Ok(Ok(_))) {
                 sleep(PROBE_TIMEOUT).await;
             }
             let is_heard = *self.is_live.borrow();
-            if !is_heard && Safeguard::ListensAreUndone.is_on() {
+            if !is_heard {
                 let ended = timeout(PROBE_TIMEOUT, unlisten(&client, session)).await;
                 ended.map_err(silent)?.map_err(lost)?;
             }

@@ -9,7 +9,6 @@
 
 use tokio::sync::watch;
 
-use lock_core::safeguard::Safeguard;
 use lock_core::store::store_error::StoreError;
 use lock_core::sync::{Mutex, lock};
 
@@ -54,7 +53,7 @@ impl PrimaryServer {
         address: &str,
     ) -> Result<ConnectionEpoch, StoreError> {
         let mut latest = lock(&self.latest);
-        if let Some(found) = found.filter(|_| Safeguard::FormerPrimariesAreLeft.is_on()) {
+        if let Some(found) = found {
             match &*latest {
                 Some(seen) if seen.system == found.system && seen.number > found.number => {
                     return Err(StoreError::Refused(format!(

@@ -10,8 +10,6 @@
 
 use tokio_postgres::types::Type;
 
-use lock_core::safeguard::Safeguard;
-
 /// Sent before a statement is prepared. The plan of a prepared statement is kept, and while the table is small, that would be
 /// to read all of it. On another level of isolation, a statement fails if others change its rows.
 pub(super) const SESSION: &str =
@@ -325,14 +323,10 @@ SELECT
 /// `setval` overwrites what others have drawn since the value was read. So the lock on the table waits for all who may
 /// be drawing, and keeps others from it: each of them changes the table. Transactions that have verified a lock do not.
 pub(super) fn raise_fences(at_least: i64) -> String {
-    let lock = if Safeguard::RaisesAreExclusive.is_on() {
-        // All other requests wait behind it.
-        "SELECT set_config('lock_timeout', '1s', true); LOCK TABLE distributed_locks IN SHARE ROW EXCLUSIVE MODE"
-    } else {
-        ""
-    };
+    // All other requests wait behind the lock.
     format!(
-        "{lock}; SELECT setval('distributed_lock_fences', {at_least}) \
+        "SELECT set_config('lock_timeout', '1s', true); LOCK TABLE distributed_locks IN SHARE ROW EXCLUSIVE MODE; \
+         SELECT setval('distributed_lock_fences', {at_least}) \
          FROM distributed_lock_fences WHERE last_value < {at_least}"
     )
 }

@@ -22,20 +22,16 @@ pub(super) fn is_whole(statement: &'static str) -> bool {
 
 #[cfg(lock_controls)]
 mod replaced {
-    use std::time::{Duration, SystemTime};
-
     use lock_core::safeguard::Safeguard;
 
     /// Pieces of the statements, and what replaces them when their safeguards are off.
-    pub(super) const SWITCHES: [(Safeguard, &str, &str); 18] = {
+    pub(super) const SWITCHES: [(Safeguard, &str, &str); 13] = {
         use Safeguard::{
-            AcquiresAreAnnounced, AttemptsDoNotShorten, FenceAboveLast, GrantsAreFlushed,
-            JoinedRowsAreOrdered, LockedRowsAreSkipped, OnlyIfFree, OnlyOwnerReleases,
-            OnlyOwnerRenews, ReleasesAreNotFlushed, VerifiedRowsAreLocked,
+            AttemptsDoNotShorten, FenceAboveLast, GrantsAreFlushed, OnlyIfFree, OnlyOwnerReleases,
+            OnlyOwnerRenews, VerifiedRowsAreLocked,
         };
         [
             (GrantsAreFlushed, " WHERE NOT EXISTS (SELECT FROM taken))", ")"),
-            (ReleasesAreNotFlushed, "interval '1 minute'", "interval '-1 year'"),
             (OnlyIfFree, "AND NOT EXISTS (SELECT FROM busy)", ""),
             (
                 OnlyIfFree,
@@ -62,14 +58,6 @@ mod replaced {
                 "CASE WHEN found.busy THEN extract(epoch FROM found.until - clock_timestamp())::float8 END",
                 "NULL::float8",
             ),
-            (JoinedRowsAreOrdered, "    ORDER BY key\n", ""),
-            (
-                LockedRowsAreSkipped,
-                "LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED",
-                "LIMIT 1 FOR NO KEY UPDATE",
-            ),
-            (LockedRowsAreSkipped, "NOT wanted\n    FOR NO KEY UPDATE SKIP LOCKED", "NOT wanted"),
-            (AcquiresAreAnnounced, "NOT (SELECT it FROM idle) OR ", ""),
             (
                 FenceAboveLast,
                 "RETURNING nextval('distributed_lock_fences') AS fence",
@@ -86,11 +74,6 @@ mod replaced {
             if !safeguard.is_on() {
                 text = text.replace(with, without);
             }
-        }
-        if !Safeguard::ServerClock.is_on() {
-            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-            let now = now.unwrap_or(Duration::ZERO).as_secs_f64();
-            text = text.replace("clock_timestamp()", &format!("to_timestamp({now})"));
         }
         if text == statement { statement } else { text.leak() }
     }

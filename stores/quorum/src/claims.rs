@@ -107,18 +107,16 @@ impl QuorumStore {
         // A request that was not sent yet must not be sent later.
         round.retain(|number| traces[number].connection().is_some());
         let is_split = tally.is_split();
-        if Safeguard::VotesAreUndone.is_on() {
-            let undo = self.undo(&attempt, (&tally, &round), until);
-            let answered: Arc<[AtomicBool]> =
-                self.members.iter().map(|_| AtomicBool::new(false)).collect();
-            let is_answered = Arc::clone(&answered);
-            round.finish_later(move |number, answer| {
-                let is_definite = !answer.is_err_and(|error| error.may_have_run());
-                is_answered[number].store(is_definite, Ordering::Release);
-            });
-            let claims = UndoneClaims { granted: tally.granted.clone(), traces, answered };
-            self.await_undo(undo, claims).await;
-        }
+        let undo = self.undo(&attempt, (&tally, &round), until);
+        let answered: Arc<[AtomicBool]> =
+            self.members.iter().map(|_| AtomicBool::new(false)).collect();
+        let is_answered = Arc::clone(&answered);
+        round.finish_later(move |number, answer| {
+            let is_definite = !answer.is_err_and(|error| error.may_have_run());
+            is_answered[number].store(is_definite, Ordering::Release);
+        });
+        let claims = UndoneClaims { granted: tally.granted.clone(), traces, answered };
+        self.await_undo(undo, claims).await;
         match decision {
             ClaimDecision::Busy(left) if is_split => {
                 // The clients with the other votes should not try again at the same time.

@@ -24,7 +24,6 @@ use super::tally::{HoldDecision, HoldTally, HoldVote};
 use super::votes::{QuorumStore, SHORTEST_LEASE};
 use lock_core::clock::BootInstant;
 use lock_core::replicas::RequiredReplicas;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::{
     Lane, Mode, Release, Released, Renewal, Renewed, Resource, StoreError,
 };
@@ -263,8 +262,7 @@ impl QuorumStore {
     /// released only after that, for stores that serve a request late. Most of them have expired by then.
     fn expire_votes(&self, lost: &OwnedRenewal) {
         let now = BootInstant::now();
-        let not_before =
-            if Safeguard::LostVotesExpire.is_on() { now.after(lost.term) } else { now };
+        let not_before = now.after(lost.term);
         let until = self.latest_expiry(now);
         for member in self.members.iter().filter(|member| member.may_have_votes()) {
             let was_open = member.residual_votes.close_claim(lost.owner);

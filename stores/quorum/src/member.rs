@@ -10,7 +10,6 @@ use super::residual_votes::ResidualVotes;
 use super::round::{VoteRequest, within};
 use lock_core::clock::BootInstant;
 use lock_core::replicas::RequiredReplicas;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::{
     Acquired, Backend, Claim, LockStore, Mode, Queueing, Resource, SendTrace, StoreError,
 };
@@ -159,8 +158,7 @@ impl QuorumMember {
 
     /// Whether a vote over this connection was followed by a check.
     pub(super) fn has_checked(&self, connection: Option<NonZeroU64>) -> bool {
-        !Safeguard::NewConnectionsAreChecked.is_on()
-            || connection.is_none_or(|it| lock(&self.admission).connections.contains(&it))
+        connection.is_none_or(|it| lock(&self.admission).connections.contains(&it))
     }
 
     /// The store has voted over this connection. The first vote over each counts only if the store may vote: the address may

@@ -1,6 +1,5 @@
 //! Which stores may vote: they have to be different servers, none of them a copy of another one, and of one version.
 
-use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::StoreError;
 use lock_core::store::profile::StoreProfile;
 use lock_core::sync::{Mutex, lock};
@@ -54,8 +53,7 @@ impl Membership {
                  independent of each other"
             )));
         }
-        let same = others.iter().find(|(_, other)| is_same(other, &profile));
-        if let (Some((other, _)), true) = (same, Safeguard::VotersAreDistinct.is_on()) {
+        if let Some((other, _)) = others.iter().find(|(_, other)| is_same(other, &profile)) {
             return Err(wrong(format!(
                 "{own} and {other} are the same server, or parts of one cluster, and would vote twice; name \
                  servers that are independent of each other"
@@ -66,7 +64,6 @@ impl Membership {
             (own != other).then(|| (*name, own.clone(), other.clone()))
         };
         if versions == VersionRule::One
-            && Safeguard::VotersHaveOneVersion.is_on()
             && let Some((other, own_version, version)) = others.iter().find_map(different)
         {
             return Err(wrong(format!(

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use super::tally::majority;
 use lock_core::clock::BootInstant;
-use lock_core::safeguard::Safeguard;
 
 /// How long a message counts. Stores that find a key free report it once a second.
 const COUNTS_FOR: Duration = Duration::from_secs(2);
@@ -43,9 +42,6 @@ impl Reports {
 
     /// A store has reported that a key may be free.
     pub(super) fn add(&mut self, number: usize, now: BootInstant) -> ReportEffect {
-        if !Safeguard::WakeUpsAreGathered.is_on() {
-            return ReportEffect::Wake;
-        }
         self.last[number] = Some(now);
         let recent = |at: &&Option<BootInstant>| at.is_some_and(|at| now.since(at) <= COUNTS_FOR);
         if self.last.iter().filter(recent).count() >= majority(self.last.len()) {

@@ -337,7 +337,7 @@ impl ResidualQueue {
     fn make_last(&mut self, now: BootInstant) {
         self.is_last = true;
         for (_, vote) in std::mem::take(&mut self.votes) {
-            if vote.not_before <= now && Safeguard::ShutdownFreesVotes.is_on() {
+            if vote.not_before <= now {
                 self.push(vote, now);
             }
         }

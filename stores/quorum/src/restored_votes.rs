@@ -17,7 +17,6 @@ use tokio::runtime::Handle;
 
 use super::member::{OwnedClaim, QuorumMember};
 use lock_core::clock::BootInstant;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::{SendTrace, StoreError};
 use lock_core::store::owner::OwnerId;
 use lock_core::sync::{Mutex, lock};
@@ -93,7 +92,7 @@ impl VoteRestorer {
             let mut state = lock(&self.state);
             let is_awaited = member.residual_votes.is_claim_awaited(owner);
             let is_over = !state.renewing.contains_key(&owner);
-            if is_over || is_awaited || !Safeguard::VotesAreRestored.is_on() {
+            if is_over || is_awaited {
                 return;
             }
             if !state.claims.insert((owner, number)) {

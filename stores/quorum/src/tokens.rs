@@ -38,9 +38,7 @@ impl QuorumStore {
     ) -> Result<Fenced, StoreError> {
         let key = Arc::from(key);
         match self.issue_by(&key, owner, (at_least, AwaitedAnswers::Majority)).await? {
-            Fenced::Refused(_) if Safeguard::LowestMajorityCounts.is_on() => {
-                self.issue_by(&key, owner, (at_least, AwaitedAnswers::All)).await
-            }
+            Fenced::Refused(_) => self.issue_by(&key, owner, (at_least, AwaitedAnswers::All)).await,
             issued => Ok(issued),
         }
     }

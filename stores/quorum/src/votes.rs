@@ -13,7 +13,6 @@ use super::restored_votes::VoteRestorer;
 use super::tally::left_of_majority;
 use lock_core::clock::BootInstant;
 use lock_core::maybe_ready::MaybeReady;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::announcements::{Announced, Announcement};
 use lock_core::store::contract::{
     Acquired, Capabilities, Claim, Fenced, Lane, Layout, Left, LockStore, Release, Released,
@@ -194,7 +193,7 @@ impl LockStore for QuorumStore {
             ..all
         });
         Capabilities {
-            owner_per_attempt: Safeguard::OwnerPerAttempt.is_on(),
+            owner_per_attempt: true,
             shortest_lease: SHORTEST_LEASE,
             acknowledges: false,
             ..all

@@ -7,7 +7,6 @@ use redis::aio::MultiplexedConnection;
 
 use super::connect::{Established, OpenSocket};
 use super::in_flight::InFlightLimit;
-use lock_core::safeguard::Safeguard;
 
 /// The limit that a request counts against while it is in flight.
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +24,6 @@ pub(super) enum RequestClass {
 impl RequestClass {
     fn limit(self, socket: &OpenSocket) -> Option<&InFlightLimit> {
         match self {
-            _ if !Safeguard::LimitedRequests.is_on() => None,
             Self::Acquires => Some(&socket.acquires),
             Self::Holders => Some(&socket.holders),
             Self::Unlimited | Self::Tracked => None,

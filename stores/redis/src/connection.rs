@@ -33,7 +33,6 @@ use super::quarantine::{MarkedServer, Quarantine};
 use super::topology::Topology;
 use super::tracking::Listening;
 use lock_core::clock::BootInstant;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::{SendTrace, StoreError};
 use lock_core::timeout::RequestTimeout;
 
@@ -237,7 +236,7 @@ impl Connection {
                 }
                 // The server answers in order, so while other answers arrive, this one is still to come.
                 let may_arrive = !left.is_zero() && !self.is_silent(&request.socket);
-                if answer.is_ok() || !may_arrive || !Safeguard::TimeoutOnlyIfSilent.is_on() {
+                if answer.is_ok() || !may_arrive {
                     break answer;
                 }
             }
@@ -343,7 +342,7 @@ impl Connection {
     /// last data that this connection ever delivers may have arrived just after the request was
     /// sent.
     fn unanswered(&self, generation: u64, socket: &OpenSocket) {
-        if self.is_silent(socket) && Safeguard::SilentConnectionsAreDiscarded.is_on() {
+        if self.is_silent(socket) {
             self.connector.discard(generation);
         }
     }

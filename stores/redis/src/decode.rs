@@ -11,7 +11,6 @@ use std::time::Duration;
 use redis::Value;
 
 use super::error;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::{Left, ModeChanged, Renewed, StoreError};
 use lock_core::store::queueing::{QueueTicket, Queued};
 use lock_core::store::subscriptions::CheckResult;
@@ -71,7 +70,6 @@ pub(super) fn taken(reply: &Value) -> Result<AcquireReply, Unexpected> {
     match reply {
         Value::Okay => Ok(AcquireReply::Granted),
         Value::Nil => Ok(AcquireReply::Busy(Left::Unknown)),
-        _ if !Safeguard::ExpectedReplies.is_on() => Ok(AcquireReply::Granted),
         other => Err(Unexpected::new(other)),
     }
 }
@@ -85,7 +83,6 @@ pub(super) fn acquired(reply: &Value) -> Result<AcquireReply, Unexpected> {
         Some(("GRANTED", Field::None)) => Ok(AcquireReply::Granted),
         Some(("BUSY", Field::Int(left @ -1..))) => Ok(AcquireReply::Busy(left_of(left))),
         Some(("WRONGFORMAT", Field::Text(found))) => Ok(AcquireReply::WrongFormat(found.into())),
-        _ if !Safeguard::ExpectedReplies.is_on() => Ok(AcquireReply::Granted),
         _ => Err(Unexpected::new(reply)),
     }
 }
@@ -99,7 +96,6 @@ pub(super) fn acquired_all(reply: &Value, locks: usize) -> Result<Option<usize>,
             let index = usize::try_from(lock).ok().and_then(|lock| lock.checked_sub(1));
             index.filter(|index| *index < locks).map(Some).ok_or_else(|| Unexpected::new(reply))
         }
-        _ if !Safeguard::ExpectedReplies.is_on() => Ok(None),
         _ => Err(Unexpected::new(reply)),
     }
 }

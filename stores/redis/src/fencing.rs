@@ -7,7 +7,6 @@ use redis::Cmd;
 use super::handle::RedisStore;
 use super::{decode, hash_slot};
 use lock_core::key;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::{Fenced, Lane, Layout, StoreError};
 use lock_core::store::owner::OwnerId;
 use lock_core::telemetry::requests::StoreOperation;
@@ -53,7 +52,7 @@ impl RedisStore {
     /// How far a token of a quorum may be ahead of the clock of this server. If the server loses its data, its clock
     /// has passed the token when it votes again.
     fn limit_of_tokens(&self) -> Option<Duration> {
-        if self.dialect.layout != Layout::Vote || !Safeguard::TokensFitClocks.is_on() {
+        if self.dialect.layout != Layout::Vote {
             return None;
         }
         let quarantine = self.shared.servers.quarantine()?.own();
@@ -69,11 +68,7 @@ fn ahead_of_clock(by: Duration) -> Result<Fenced, StoreError> {
          they differ",
         by.as_millis()
     );
-    if Safeguard::ClockRefusalsAreFinal.is_on() {
-        Ok(Fenced::Refused(cause))
-    } else {
-        Err(StoreError::Refused(cause))
-    }
+    Ok(Fenced::Refused(cause))
 }
 
 fn micros(time: Duration) -> u64 {

@@ -12,7 +12,6 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
-use lock_core::safeguard::Safeguard;
 use lock_core::user_code::contained;
 
 /// How many requests of each class may be in flight on a connection.
@@ -70,8 +69,8 @@ impl InFlightLimit {
     /// A task has waited for a response timeout that began in `epoch`. Requests of earlier epochs
     /// have been answered since, or never will be.
     fn expire_before(&self, epoch: usize) {
-        let (on, relaxed) = (Safeguard::PermitsExpire.is_on(), Ordering::Relaxed);
-        if on && self.epoch.compare_exchange(epoch, epoch + 1, relaxed, relaxed).is_ok() {
+        let relaxed = Ordering::Relaxed;
+        if self.epoch.compare_exchange(epoch, epoch + 1, relaxed, relaxed).is_ok() {
             self.expired.store(epoch - 1, relaxed);
             let expired = self.in_use(epoch - 1).swap(0, relaxed);
             contained(|| self.semaphore.add_permits(expired as usize));

@@ -17,7 +17,6 @@ use super::error;
 use lock_core::backoff::{between, jittered};
 use lock_core::credentials::{Credentials, CredentialsSource, Obtained};
 use lock_core::events;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::StoreError;
 use lock_core::sync::{Mutex, lock};
 
@@ -87,9 +86,6 @@ impl Login {
         server: String,
         discard: impl Fn(),
     ) {
-        if !Safeguard::CredentialsAreRenewed.is_on() {
-            return;
-        }
         let Some(source) = &self.source else { return };
         loop {
             // The processes of a service do not ask for credentials all at once.

@@ -30,7 +30,6 @@ use super::topology::{ClusterNode, Redirect, Topology};
 use super::tracking::Listening;
 use lock_core::backoff::jittered;
 use lock_core::join::join_all;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::StoreError;
 
 /// The most channels whose subscriptions are requested at once.
@@ -126,7 +125,7 @@ impl NodeSubscriber {
             tokio::select! {
                 // Orders come last, so that many of them do not prevent the tests.
                 biased;
-                () = self.ends.noticed(), if Safeguard::SubscriptionsFollow.is_on() => {
+                () = self.ends.noticed() => {
                     self.lose_ended();
                 }
                 () = self.connection.changed() => {}
@@ -325,9 +324,7 @@ impl NodeSubscriber {
         if !waiting.is_empty() {
             self.give_back(waiting);
         }
-        if Safeguard::SubscriptionsFollow.is_on() {
-            self.lose(&left);
-        }
+        self.lose(&left);
     }
 
     /// Gives back the channels whose subscriptions the node has ended.

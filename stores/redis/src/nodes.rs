@@ -24,7 +24,6 @@ use super::tracking::Listening;
 use super::{error, hash_slot};
 use lock_core::backoff::Backoff;
 use lock_core::join::join_all;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::{Place, SendTrace, StoreError};
 use lock_core::store::home::Home;
 use lock_core::sync::{Mutex, lock};
@@ -355,9 +354,6 @@ impl NodeConnections {
 
 /// The part of a cluster that has a key.
 pub(super) fn place(cluster: &RedisCluster, key: &str) -> Place {
-    if !Safeguard::PlacesAreSeparate.is_on() {
-        return Place::ONLY;
-    }
     let owner = cluster.owner(hash_slot::slot(key)).unwrap_or_default();
     Place::numbered(owner.into())
 }

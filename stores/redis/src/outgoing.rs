@@ -3,8 +3,6 @@
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, Pipeline, RedisResult, Value, cmd};
 
-use lock_core::safeguard::Safeguard;
-
 /// What is sent in one request.
 #[derive(Clone, Copy)]
 pub(super) enum Outgoing<'a> {
@@ -42,10 +40,6 @@ async fn send_after(
     commands: &mut MultiplexedConnection,
 ) -> RedisResult<Value> {
     let before = if is_tracked { caching() } else { cmd("ASKING") };
-    if !is_tracked && !Safeguard::AskingInOnePiece.is_on() {
-        let _: Value = before.query_async(commands).await?;
-        return command.query_async(commands).await;
-    }
     let mut both = Pipeline::with_capacity(2);
     both.add_command(before).add_command(command.clone());
     let replies = commands.req_packed_commands(&both, 1, 1).await?;

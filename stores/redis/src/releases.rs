@@ -15,7 +15,6 @@ use super::route::Route;
 use super::script::Publish;
 use lock_core::join::join_all;
 use lock_core::runtime;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::{Lane, Release, Released, SendTrace, StoreError};
 use lock_core::store::subscriptions::OwnRelease;
 use lock_core::telemetry::requests::StoreOperation;
@@ -56,11 +55,7 @@ impl RedisStore {
         let queue = self.joined.queues.here(Arc::default);
         if let Some(flight) = ReleaseFlight::begin(queue, release) {
             let flight = self.clone().send_flight(flight);
-            if Safeguard::JoinedReleasesHaveATask.is_on() {
-                drop(tokio::spawn(flight));
-            } else {
-                Box::pin(flight).await;
-            }
+            drop(tokio::spawn(flight));
         }
         let ended =
             |_| Err(StoreError::Unknown("the task that sends releases has ended".to_owned()));
@@ -75,9 +70,7 @@ impl RedisStore {
             let batches = std::iter::from_fn(next).take_while(|batch| !batch.is_empty());
             let failures = join_all(batches.map(|batch| self.send_together(batch))).await;
             // Otherwise, those that are queued would wait for an answer for as long again.
-            if let Some(cause) = failures.into_iter().flatten().next()
-                && Safeguard::QueuedReleasesFail.is_on()
-            {
+            if let Some(cause) = failures.into_iter().flatten().next() {
                 flight.give_up(&cause);
             }
         }
@@ -97,9 +90,7 @@ impl RedisStore {
             match self.free_all(&releases, Lane::Caller, &options).await {
                 Ok(answers) => answers,
                 // Nothing was changed, and the user may have no permission for one of the keys only.
-                Err(StoreError::Denied(_)) if Safeguard::DeniedReleasesGoAlone.is_on() => {
-                    send_alone().await
-                }
+                Err(StoreError::Denied(_)) => send_alone().await,
                 Err(error) => vec![Err(error); releases.len()],
             }
         };

@@ -108,11 +108,10 @@ fn without_switched_off(text: &'static str) -> &'static str {
 
 /// Pieces of the scripts that belong to safeguards, and what replaces them when these are off.
 #[cfg(lock_controls)]
-pub(super) const SWITCHES: [(Safeguard, &str, &str); 28] = {
+pub(super) const SWITCHES: [(Safeguard, &str, &str); 21] = {
     use Safeguard::{
-        AttemptsDoNotShorten, Expiry, FenceAboveClock, FenceAboveLast, MinHoldRenamesOwner,
-        OnlyIfFree, OnlyOwnerReleases, OnlyOwnerRenews, OnlyReadersUpgrade, PermitsInOrder,
-        ReadersTakeTurns, ReadersWaitForWriters, RenewalNeverRecreates, RenewalsOutOfMemory,
+        AttemptsDoNotShorten, Expiry, FenceAboveLast, OnlyIfFree, OnlyOwnerReleases,
+        OnlyOwnerRenews, PermitsInOrder, ReadersWaitForWriters, RenewalNeverRecreates,
         UnreachableArePassedOver,
     };
     [
@@ -148,23 +147,13 @@ pub(super) const SWITCHES: [(Safeguard, &str, &str); 28] = {
             "        return admitted, unsent, true\n      end\n      passed",
             "      end\n      passed",
         ),
-        (RenewalsOutOfMemory, "last_for(KEYS[i], tonumber(lease))", ""),
         (
             ReadersWaitForWriters,
             "if (not last or is_shared) and redis.pcall('exists', queue) == 0 then",
             "if is_shared or not last and redis.pcall('exists', queue) == 0 then",
         ),
-        (ReadersTakeTurns, "(after_writer or not writer)", "not writer"),
-        (RenewalsOutOfMemory, "last_for(KEYS[i], lease)", ""),
-        (
-            OnlyReadersUpgrade,
-            "redis.call('zcard', key) > 1 or redis.pcall('exists', queue) ~= 0",
-            "false",
-        ),
         (Expiry, "redis.call('pexpire', KEYS[1], ARGV[2])\nreturn", "return"),
         (Expiry, ", 'px', lease + 60000)", ")"),
-        (MinHoldRenamesOwner, "'kept:' .. ", ""),
-        (MinHoldRenamesOwner, "redis.call('hdel', KEYS[i], owner)", ""),
         (OnlyOwnerRenews, "if state == 'OWNED' then", "if state ~= 'GONE' then"),
         (
             RenewalNeverRecreates,
@@ -179,7 +168,6 @@ pub(super) const SWITCHES: [(Safeguard, &str, &str); 28] = {
             "true",
         ),
         (FenceAboveLast, "math.max(fence, last + 1)", "fence"),
-        (FenceAboveClock, "time[1] * 1000000 + time[2]", "1"),
     ]
 };
 

@@ -7,7 +7,6 @@ use super::decode::Unexpected;
 use super::error;
 use super::script::Script;
 use lock_core::clock::BootInstant;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::StoreError;
 use lock_core::timeout::RequestTimeout;
 
@@ -27,9 +26,7 @@ impl Connection {
         // A block, because the future of an async function has room for its arguments twice.
         async move {
             let outgoing = self.outgoing(&command, options.class);
-            let is_missing = |cause: &str| {
-                cause.starts_with(error::NO_SCRIPT) && Safeguard::ScriptFallback.is_on()
-            };
+            let is_missing = |cause: &str| cause.starts_with(error::NO_SCRIPT);
             let is_known = match self.exchange(outgoing, (options, began), &decode).await {
                 Err(StoreError::Refused(cause)) if is_missing(&cause) => false,
                 Err(StoreError::Refused(cause)) if error::is_unknown_in_script(&cause) => true,

@@ -25,7 +25,6 @@ use super::tracking::{OnMessage, changed_keys};
 use lock_core::backoff::jittered;
 use lock_core::events;
 use lock_core::questions::{ANSWERS, QUESTIONS};
-use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::StoreError;
 use lock_core::store::subscriptions::Subscriptions;
 
@@ -269,7 +268,6 @@ fn chunk() -> impl FnMut(&str) -> bool {
         let is_first = count == 1;
         let of_kind = of_kind.get_or_insert_with(|| kind(name).to_owned());
         let fits = count <= CHUNK.0 && bytes <= CHUNK.1;
-        let fits = fits || !Safeguard::LimitedSubscriptions.is_on();
         is_first || fits && *of_kind == kind(name)
     }
 }

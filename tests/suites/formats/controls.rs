@@ -3,8 +3,6 @@
 lock_tests::controls! {
     sets_without_only_if_free: "sets::a_set_takes_all_locks_or_none::on_redis"
         without "only-if-free" seeing "is_none()";
-    sets_without_sets_are_sorted: "sets::sets_in_opposite_orders_do_not_wait_for_each_other"
-        without "sets-are-sorted" seeing "no cycle of calls";
     sets_without_check_before_poll: "sets::the_loss_of_one_lock_ends_the_body_and_frees_the_others"
         without "check-before-poll" seeing "it ends";
     sets_without_unpolled_calls_do_not_block: "sets::a_call_that_is_not_polled_blocks_no_other_call::on_redis"
@@ -23,8 +21,6 @@ lock_tests::controls! {
         without "attempts-do-not-shorten" seeing "ms left";
     token_without_attempts_do_not_shorten_2: "formats::a_late_renewal_does_not_shorten_the_lease::in_token"
         without "attempts-do-not-shorten" seeing "ms left";
-    token_without_min_hold_renames_owner: "formats::a_late_renewal_does_not_extend_the_min_hold::in_token"
-        without "min-hold-renames-owner" seeing " ms after ";
     token_without_one_owner_id: "formats::requests_whose_answers_are_lost_take_effect_once::in_token"
         without "one-owner-id" seeing "the retry finds its own token";
     token_without_undo: "formats::a_request_that_arrives_after_its_caller_gave_up_is_undone::in_token"
@@ -43,8 +39,6 @@ lock_tests::controls! {
         without "attempts-do-not-shorten" seeing "ms left";
     redisson_without_attempts_do_not_shorten_2: "formats::a_late_renewal_does_not_shorten_the_lease::in_redisson"
         without "attempts-do-not-shorten" seeing "ms left";
-    redisson_without_min_hold_renames_owner: "formats::a_late_renewal_does_not_extend_the_min_hold::in_redisson"
-        without "min-hold-renames-owner" seeing " ms after ";
     redisson_without_one_owner_id: "formats::requests_whose_answers_are_lost_take_effect_once::in_redisson"
         without "one-owner-id" seeing "the retry finds its own token";
     redisson_without_undo: "formats::a_request_that_arrives_after_its_caller_gave_up_is_undone::in_redisson"
@@ -65,34 +59,16 @@ lock_tests::controls! {
         without "attempts-do-not-shorten" seeing "ms left";
     timestamp_without_attempts_do_not_shorten_2: "formats::a_late_renewal_does_not_shorten_the_lease::in_timestamp"
         without "attempts-do-not-shorten" seeing "ms left";
-    timestamp_without_min_hold_renames_owner: "formats::a_late_renewal_does_not_extend_the_min_hold::in_timestamp"
-        without "min-hold-renames-owner" seeing " ms after ";
     timestamp_without_one_owner_id: "formats::requests_whose_answers_are_lost_take_effect_once::in_timestamp"
         without "one-owner-id" seeing "the retry finds its own token";
     timestamp_without_undo: "formats::a_request_that_arrives_after_its_caller_gave_up_is_undone::in_timestamp"
         without "undo" seeing "left for";
-    read_write_without_only_readers_upgrade: "read_write::the_only_reader_becomes_a_writer::on_redis"
-        without "only-readers-upgrade" seeing "another process reads";
-    read_write_without_nested_writers_fail: "read_write::a_writer_in_the_body_of_a_reader_would_deadlock::on_redis"
-        without "nested-writers-fail" seeing "a writer in the body of a reader fails at once";
-    read_write_without_readers_share: "cost::the_readers_of_a_process_cost_as_much_as_one"
-        without "readers-share" seeing "the others join";
-    read_write_without_readers_share_2: "cost::readers_that_wait_cost_as_much_as_one"
-        without "readers-share" seeing "64 claims";
     read_write_without_only_if_free: "read_write::any_number_of_readers_or_one_writer_has_the_lock::on_redis"
         without "only-if-free" seeing "a reader excludes writers";
     semaphores_without_only_if_free: "semaphore::tasks_reach_the_limit_and_never_more::on_redis"
         without "only-if-free" seeing "the most holders at a time";
-    semaphores_without_nested_writers_fail: "semaphore::a_nested_call_shares_the_permits_of_the_body::on_redis"
-        without "nested-writers-fail" seeing "more permits in the body of a holder fail at once";
     semaphores_without_permits_in_order: "semaphore::permits_are_granted_in_order::on_redis"
         without "permits-in-order" seeing "a small call does not overtake a large one";
-    semaphores_without_permits_are_passed_on: "cost::passing_permits_on_costs_no_command"
-        without "permits-are-passed-on" seeing "requests for 64 calls";
-    semaphores_without_claims_leave: "semaphore::a_large_call_that_gives_up_lets_the_small_ones_in::on_redis"
-        without "claims-leave" seeing "it has left the queue";
-    admin_without_revocation_is_opt_in: "admin::a_lock_of_a_client_that_is_not_revocable_is_kept::on_redis"
-        without "revocation-is-opt-in" seeing "guard.is_held()";
     admin_without_key_outlives_body: "admin::a_revoked_lock_is_free_for_others_when_its_body_was_dropped"
         without "key-outlives-body" seeing "outlived its lock";
 }

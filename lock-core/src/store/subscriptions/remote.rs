@@ -8,7 +8,6 @@ use super::inbox_queue::InboxState;
 use super::listener::{CHECK_INTERVAL, CheckResult, Listener, address, next_check};
 use crate::backoff::between;
 use crate::clock::BootInstant;
-use crate::safeguard::Safeguard;
 use crate::store::hold_reports::ChangedKeys;
 use crate::store::layout::Layout;
 use crate::store::queueing::QueueTicket;
@@ -393,10 +392,8 @@ impl Channel {
 /// Wakes listeners whose channels are not live, or were not live, because releases may have been
 /// missed.
 fn wake_interrupted(listeners: &[Arc<Listener>]) {
-    if Safeguard::ReconnectWakes.is_on() {
-        for listener in listeners {
-            contained(|| listener.woken.notify_one());
-        }
+    for listener in listeners {
+        contained(|| listener.woken.notify_one());
     }
 }
 

@@ -19,7 +19,6 @@ pub use self::explain::{config_error, permanent, speaks_no_tls};
 pub use self::verification::Verification;
 use crate::error::LockError;
 use crate::events;
-use crate::safeguard::Safeguard;
 use crate::store::per_runtime::PerRuntime;
 use crate::store::store_error::StoreError;
 use crate::sync::{Mutex, lock};
@@ -103,8 +102,7 @@ impl Tls {
         let TlsOptions { ca, certificate, key, .. } = &self.options;
         let files = [ca, certificate, key].into_iter().flatten();
         let files: Vec<FileState> = files.map(|path| FileState::of(path)).collect();
-        let is_current =
-            |loaded: &&Loaded| loaded.files == files || !Safeguard::CertificatesAreReread.is_on();
+        let is_current = |loaded: &&Loaded| loaded.files == files;
         if let Some(loaded) = lock(&self.loaded).as_ref().filter(is_current) {
             return Ok(Arc::clone(&loaded.config));
         }

@@ -306,7 +306,7 @@ impl Acquisition {
 
     /// The yield to other processes that is due, as far as the timeout leaves time for it.
     pub(super) fn yield_due(&self, timeout: &Timeout) -> Option<Yield> {
-        if timeout.is_single_attempt() || !Safeguard::Yielding.is_on() {
+        if timeout.is_single_attempt() {
             return None;
         }
         let due = self.engine.queues().yield_due(&self.request.key)?;

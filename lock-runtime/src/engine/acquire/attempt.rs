@@ -83,9 +83,7 @@ pub(super) fn claim(
 /// Whether a single attempt whose request has failed without an answer has time for another one. The connection may have been
 /// lost while it was idle, and the next request has another one.
 pub(super) fn may_repeat(timeout: &Timeout, response_timeout: Duration) -> bool {
-    timeout.is_single_attempt()
-        && timeout.elapsed() < response_timeout * 3 / 4
-        && Safeguard::SingleAttemptsAreRepeated.is_on()
+    timeout.is_single_attempt() && timeout.elapsed() < response_timeout * 3 / 4
 }
 
 /// A request that may be dropped before its answer.

@@ -42,7 +42,6 @@ use crate::clock::BootInstant;
 use crate::error::LockError;
 use crate::maybe_ready::MaybeReady;
 use crate::runtime;
-use crate::safeguard::Safeguard;
 use crate::store::contract::Mode;
 use crate::telemetry::AcquiredBy;
 use crate::timeout::{Timeout, Wait};
@@ -78,12 +77,7 @@ pub(crate) fn acquire<T: Send + Unpin + 'static>(
     let is_single_attempt = request.timeout.is_single_attempt();
     let entered = match request.mode {
         // Readers need not wait for the attempt of another one that may be in progress.
-        Mode::Read
-            if !is_single_attempt
-                && !differs
-                && request.terms.can_be_shared()
-                && Safeguard::ReadersShare.is_on() =>
-        {
+        Mode::Read if !is_single_attempt && !differs && request.terms.can_be_shared() => {
             engine.queues().enter_as_reader(&request.key)
         }
         Mode::Write => enter_once_released(is_single_attempt, |once| {

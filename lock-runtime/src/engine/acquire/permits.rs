@@ -22,7 +22,6 @@ use crate::engine::queue_place::QueuePlace;
 use crate::engine::receivers::Receiver;
 use crate::error::LockError;
 use crate::maybe_ready::MaybeReady;
-use crate::safeguard::Safeguard;
 use crate::store::contract::Mode;
 use crate::telemetry::AcquiredBy;
 use crate::timeout::{Timeout, Wait};
@@ -98,11 +97,7 @@ impl Acquisition {
     pub(super) fn receive_from_now_on(&mut self, offered: VecDeque<Handoff>) {
         let AcquireRequest { key, mode, store, terms, .. } = &self.request;
         let has_turn = self.permit.as_ref().is_some_and(|permit| !permit.is_alone());
-        if has_turn
-            && matches!(mode, Mode::Permits(_))
-            && terms.renewed
-            && terms.min_hold.is_zero()
-            && Safeguard::PermitsArePassedOn.is_on()
+        if has_turn && matches!(mode, Mode::Permits(_)) && terms.renewed && terms.min_hold.is_zero()
         {
             let receivers = self.engine.receivers();
             self.receiver = Some(receivers.register(key, (store, *mode), terms, offered));

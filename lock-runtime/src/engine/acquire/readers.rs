@@ -15,7 +15,6 @@ use super::call::AcquireRequest;
 use crate::engine::core::Engine;
 use crate::engine::handoff::{Hold, Permit};
 use crate::engine::lease::Joined;
-use crate::safeguard::Safeguard;
 use crate::store::contract::{Mode, is_same};
 
 /// The result of a reader that looks for the hold of others.
@@ -64,7 +63,7 @@ impl Engine {
 
     /// Lets other readers of this process join the hold of a reader that has it now.
     pub(in crate::engine) fn share_with_readers(self: &Arc<Self>, hold: &Hold) {
-        if hold.lease().mode() != Mode::Read || !Safeguard::ReadersShare.is_on() {
+        if hold.lease().mode() != Mode::Read {
             return;
         }
         if self.reads().share(hold, self.queues().waiting_readers(hold.key())) {

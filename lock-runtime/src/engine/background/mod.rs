@@ -30,7 +30,6 @@ use self::notifier::Notifier;
 use self::shared::BackgroundState;
 use super::handoff::{Lease, LocalQueues};
 use crate::error::LostReason;
-use crate::safeguard::Safeguard;
 use crate::store::contract::Backend;
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
@@ -88,9 +87,6 @@ impl Background {
 
     /// Stops renewing a lease that has ended, or that its caller is about to release.
     pub(crate) fn forget(&self, lease: &Arc<Lease>) {
-        if !Safeguard::ReleaseEndsRenewal.is_on() {
-            return;
-        }
         self.shared.schedule.remove(lease);
     }
 

@@ -17,7 +17,6 @@ use crate::engine::places::BATCH;
 use crate::error::LostReason;
 use crate::events;
 use crate::replicas::RequiredReplicas;
-use crate::safeguard::Safeguard;
 use crate::store::contract::{Lane, Place, Renewed, StoreError};
 use crate::sync::spawn_task;
 use crate::telemetry::RenewalOutcome;
@@ -138,9 +137,7 @@ impl BackgroundState {
                 self.metrics.renewals.ended(RenewalOutcome::Failed);
                 let failures = lease.failed();
                 log_failure(lease, error, failures);
-                if Safeguard::RenewalRetry.is_on() {
-                    self.schedule.retry(lease, retry_pause(lease.term(), failures));
-                }
+                self.schedule.retry(lease, retry_pause(lease.term(), failures));
             }
         }
     }

@@ -8,7 +8,6 @@ use super::terms::Terms;
 use super::{Hold, Lease};
 use crate::clock::BootInstant;
 use crate::engine::fairness::limit::HandoffLimit;
-use crate::safeguard::Safeguard;
 use crate::store::contract::{Mode, Renewed};
 
 impl<P> Lease<P> {
@@ -16,7 +15,6 @@ impl<P> Lease<P> {
     /// the lock, unless it has become a reader since.
     pub(crate) fn meaning_of(&self, renewed: Renewed, sent: BootInstant) -> Renewed {
         match renewed {
-            Renewed::AsReader if !Safeguard::WritersAreVerified.is_on() => Renewed::Extended,
             Renewed::AsReader if self.read(|state| state.is_writer_since(sent)) => Renewed::Taken,
             Renewed::AsReader => Renewed::Extended,
             other => other,

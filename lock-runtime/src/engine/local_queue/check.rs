@@ -115,12 +115,10 @@ impl<H: HandedOff> LocalQueues<H> {
                     findings.unwanted.extend(self.take_lingering(queue));
                 }
             } else if queue.offer.is_some() {
-                if Safeguard::OffersContinue.is_on() {
-                    if let Some(Offered::Handoff(handoff)) = queue.check_offer(wakers) {
-                        findings.unwanted.push(handoff);
-                    }
-                    findings.left.extend(queue.take_unwanted_left(key));
+                if let Some(Offered::Handoff(handoff)) = queue.check_offer(wakers) {
+                    findings.unwanted.push(handoff);
                 }
+                findings.left.extend(queue.take_unwanted_left(key));
             } else if queue.has_ready_holder(*closed)
                 && Safeguard::UnpolledCallsDoNotBlock.is_on()
                 && let Some(holder) = queue.holder.as_ref()

@@ -363,13 +363,3 @@ fn deletions_are_not_repeated_for_a_claim_in_flight() {
     assert!(!holds.freed(&owned(), false, next), "the claim may still arrive");
     assert!(holds.due(next, 9).delete.is_empty());
 }
-
-#[cfg(lock_controls)]
-#[test]
-fn controls_of_holds() {
-    lock_core::safeguard::assert_fails_without(
-        "releases-go-first",
-        "holds::tests::nothing_else_frees_the_key_while_a_release_is_in_flight",
-        "the key is freed twice",
-    );
-}

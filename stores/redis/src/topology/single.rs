@@ -21,7 +21,6 @@ use crate::handshake::log_in;
 use lock_core::backoff::jittered;
 use lock_core::clock::BootInstant;
 use lock_core::events;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::{BackgroundRuntimes, StoreError};
 use lock_core::store::hold_reports::{HoldReport, HoldReports};
 
@@ -146,7 +145,6 @@ impl CurrentServer {
         (before, now): (u64, BootInstant),
         address: &str,
     ) -> FoundServer {
-        let id = id.filter(|_| Safeguard::MovedServersAreNoticed.is_on());
         let mut found = FoundServer::Outdated;
         let is_other = self.server.send_if_modified(|server| {
             if server.number != before {

@@ -16,7 +16,6 @@ use std::time::Duration;
 use crate::backoff::jittered;
 use crate::clock::BootInstant;
 use crate::engine::handoff::Lease;
-use crate::safeguard::Safeguard;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, MutexGuard, lock};
 
@@ -158,7 +157,7 @@ impl Schedule {
             }
             let Entry { lease, action } = first.remove();
             match action {
-                Action::Renew if lease.is_valid(now) || !Safeguard::ReleaseEndsRenewal.is_on() => {
+                Action::Renew if lease.is_valid(now) => {
                     entries.put(&lease, lease.deadline(), Action::Expire);
                     due.renew.push(lease);
                 }

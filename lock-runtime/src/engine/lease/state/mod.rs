@@ -266,8 +266,7 @@ impl<P> State<P> {
     ) -> Option<bool> {
         let same = self.renewed && terms.renewed && self.term == terms.term;
         // The last request may have been acknowledged by fewer replicas, or may not need to be.
-        let same_replicas = self.acknowledged_by == terms.acknowledged_by
-            || !Safeguard::HandoffsAreAcknowledged.is_on();
+        let same_replicas = self.acknowledged_by == terms.acknowledged_by;
         if self.phase != Phase::HandedOff
             || !same
             || !same_replicas

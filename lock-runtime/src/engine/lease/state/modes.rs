@@ -76,7 +76,7 @@ impl<P> State<P> {
             false
         } else {
             match self.tenure.next_of_counted(limit, now) {
-                Decision::Free if Safeguard::ReadersYield.is_on() => return Joined::Full,
+                Decision::Free => return Joined::Full,
                 decision => decision == Decision::HandOffAndCount,
             }
         };

@@ -22,7 +22,7 @@ impl<P> State<P> {
         term: Option<Duration>,
         min_hold: Duration,
     ) -> Option<Duration> {
-        if !self.phase.is_open() && Safeguard::ReleaseEndsRenewal.is_on() {
+        if !self.phase.is_open() {
             return None;
         }
         let stay = self.kept_until.since(now).max(min_hold);

@@ -12,7 +12,6 @@ use std::collections::{HashMap, HashSet};
 use redis::Value;
 
 use crate::hash_slot::SLOTS;
-use lock_core::safeguard::Safeguard;
 
 /// The address of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -137,7 +136,7 @@ impl SlotAssignment {
                     assignment.masters.len() - 1
                 });
                 for owner in &mut owners[usize::from(first)..=usize::from(last)] {
-                    let is_newer = epoch > owner.1 && Safeguard::NewestConfiguration.is_on();
+                    let is_newer = epoch > owner.1;
                     if owner.0.is_none() || is_newer {
                         *owner = (Some(master), epoch);
                     }

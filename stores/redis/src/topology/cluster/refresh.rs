@@ -21,7 +21,6 @@ use crate::error;
 use crate::handshake::log_in;
 use lock_core::backoff::{Backoff, jittered};
 use lock_core::clock::BootInstant;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::StoreError;
 
 /// The shortest time between the beginnings of two rounds, at first and while rounds that were
@@ -84,14 +83,11 @@ async fn run(state: Arc<ClusterState>, foreign: runtime::Handle) {
             state.trouble.wanted().await;
         };
         tokio::select! {
-            () = wanted, if Safeguard::SlotsAreRefreshed.is_on() => {}
+            () = wanted => {}
             () = sleep(pause) => {}
         }
         if BootInstant::now().since(began) > LONGEST_PACE {
             pace = PACE;
-        }
-        while !Safeguard::SlotsAreRefreshed.is_on() {
-            sleep(INTERVAL).await;
         }
     }
 }
@@ -108,11 +104,8 @@ async fn round(state: &Arc<ClusterState>, began: BootInstant) {
     let is_by_most = |replies: &[NodeReply]| {
         replies.iter().filter(|(node, reply)| counts(node) && reply.is_ok()).count() >= most
     };
-    let replies = if Safeguard::NodesAreAskedAtOnce.is_on() {
-        ask_all(known, is_by_most, if is_first { FIRST_PATIENCE } else { PATIENCE }).await
-    } else {
-        wait_in_turn(known).await
-    };
+    let replies =
+        ask_all(known, is_by_most, if is_first { FIRST_PATIENCE } else { PATIENCE }).await;
     let is_by_most = is_by_most(&replies);
     let mut views = Vec::new();
     let mut failures = Vec::new();
@@ -175,21 +168,6 @@ async fn ask_all(
         if enough(&replies) {
             end.get_or_insert_with(|| Instant::now() + patience);
         }
-    }
-    replies
-}
-
-/// Asks these nodes at once, and waits for one after the other. Only controls do so.
-async fn wait_in_turn(nodes: Vec<Arc<Endpoint>>) -> Vec<NodeReply> {
-    let ask = |node: Arc<Endpoint>| {
-        let asked = Arc::clone(&node);
-        (node, tokio::spawn(async move { ask(&asked).await }))
-    };
-    let asked: Vec<_> = nodes.into_iter().map(ask).collect();
-    let mut replies = Vec::new();
-    for (node, answer) in asked {
-        let answer = async { answer.await.unwrap_or_else(|_| Err(no_answer())) };
-        replies.push(reply_of(node, answer).await);
     }
     replies
 }

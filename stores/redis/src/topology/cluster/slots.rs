@@ -15,7 +15,6 @@ use super::trouble::Trouble;
 use crate::endpoint::{Address, Endpoint};
 use crate::hash_slot::SLOTS;
 use lock_core::clock::BootInstant;
-use lock_core::safeguard::Safeguard;
 use lock_core::sync::{Mutex, lock};
 
 /// How long most nodes have to name a master with a lower epoch until it is used. This happens after
@@ -147,10 +146,7 @@ impl SlotTable {
                 None if assignment.is_by_most => 0,
                 None => earlier,
                 Some((index, epoch)) => {
-                    let is_lower = epoch != 0
-                        && epoch < *known
-                        && assigned[index] != earlier
-                        && Safeguard::NewestConfiguration.is_on();
+                    let is_lower = epoch != 0 && epoch < *known && assigned[index] != earlier;
                     has_lower |= is_lower;
                     if is_lower && !(insists && assignment.is_by_most) {
                         earlier

@@ -16,7 +16,6 @@ use crate::endpoint::{Access, Address, Endpoint};
 use crate::url::ClusterUrl;
 use lock_core::clock::BootInstant;
 use lock_core::events;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::StoreError;
 use lock_core::store::hold_reports::{HoldReport, HoldReports};
 use lock_core::sync::{Mutex, lock};
@@ -185,7 +184,7 @@ impl ClusterState {
         drop(nodes);
         views.retain(|(node, answer)| {
             let is_foreign =
-                answer.is_foreign_to(&ids) && Safeguard::ForeignNodesAreIgnored.is_on();
+                answer.is_foreign_to(&ids);
             if is_foreign && !self.has_ignored.swap(true, Ordering::Relaxed) {
                 let address = node.shown().to_owned();
                 events::emit(Level::WARN, move || {

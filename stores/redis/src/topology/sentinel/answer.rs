@@ -15,7 +15,6 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use super::super::announced::ServerAddress;
-use lock_core::safeguard::Safeguard;
 
 /// What a sentinel says about the master.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -75,9 +74,7 @@ pub(super) fn candidates<'a>(answers: impl Iterator<Item = &'a SentinelAnswer>) 
     let is_newest = |one: &Candidate| {
         named.iter().all(|other| one.address == other.address || one.is_ahead_of(other))
     };
-    if Safeguard::NewestConfiguration.is_on()
-        && let Some(newest) = named.iter().position(is_newest)
-    {
+    if let Some(newest) = named.iter().position(is_newest) {
         return vec![named.swap_remove(newest)];
     }
     let votes = named.iter().map(|candidate| candidate.votes).max();

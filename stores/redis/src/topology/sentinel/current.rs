@@ -15,7 +15,6 @@ use super::answer::Candidate;
 use crate::endpoint::shown;
 use lock_core::clock::BootInstant;
 use lock_core::events;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::hold_reports::{HoldReport, HoldReports};
 
 /// How long most sentinels have to name a configuration that is not newer, until it is used. This
@@ -68,9 +67,6 @@ impl NumberedMaster {
         if is_same && self.epoch.is_none() {
             self.epoch = candidate.epoch;
             return false;
-        }
-        if !Safeguard::NewestConfiguration.is_on() {
-            return !is_same;
         }
         if let (Some(epoch), Some(candidates)) = (self.epoch, candidate.epoch) {
             if candidates > epoch && (is_same || is_by_most || candidate.is_master_of(address)) {

@@ -35,7 +35,6 @@ use crate::handshake::{LoggedIn, log_in};
 use crate::url::SentinelUrl;
 use lock_core::backoff::jittered;
 use lock_core::clock::BootInstant;
-use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::{BackgroundRuntimes, StoreError};
 use lock_core::store::hold_reports::HoldReports;
 use lock_core::sync::{Mutex, lock};
@@ -124,12 +123,10 @@ impl MonitoredMaster {
     pub(super) fn watch(&self, runtimes: &BackgroundRuntimes, reports: HoldReports) {
         self.current.on_change(reports);
         self.addresses.run_on(&runtimes.wake_ups);
-        if Safeguard::FailoversAreNoticed.is_on() {
-            let (name, known) = (Arc::clone(&self.name), Arc::clone(&self.known));
-            let (addresses, current) = (Arc::clone(&self.addresses), Arc::clone(&self.current));
-            // No code of the program runs on this runtime.
-            runtimes.renewals.spawn(Watcher::new(name, addresses, known, current).run());
-        }
+        let (name, known) = (Arc::clone(&self.name), Arc::clone(&self.known));
+        let (addresses, current) = (Arc::clone(&self.addresses), Arc::clone(&self.current));
+        // No code of the program runs on this runtime.
+        runtimes.renewals.spawn(Watcher::new(name, addresses, known, current).run());
     }
 
     pub(super) fn warning(&self, lease: Duration) -> Option<String> {
