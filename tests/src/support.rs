@@ -37,7 +37,6 @@ pub async fn quiet_client(url: &str) -> LockClient {
 /// # Panics
 ///
 /// If it is that of another lock.
-#[must_use]
 pub fn of_read_write(guard: &LockGuard) -> ReadWriteHold<'_> {
     guard.read_write().expect("a read-write lock")
 }

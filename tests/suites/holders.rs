@@ -334,7 +334,10 @@ async fn without_permission_for_a_presence_everything_else_works() {
 #[tokio::test]
 async fn calls_that_give_up_together_ask_together() {
     let server = RedisServer::start();
-    let (one, two) = (client(&server.url()).await, client(&server.url()).await);
+    let one = client(&server.url()).await;
+    // With time for the answers to two hundred calls that end at the same moment.
+    let two = LockClient::builder().url(server.url()).lease(LEASE * 6);
+    let two = two.connect().await.expect("up");
     let guard = one.lock("k").lease(LEASE * 60).acquire().await.expect("free");
     let mut calls = JoinSet::new();
     for _ in 0..200 {

@@ -30,7 +30,7 @@ on_every_store! {
         let mut calls = JoinSet::new();
         for n in 0..20 {
             let client = if n % 2 == 0 { &pair.one } else { &pair.two };
-            let (work, runs) = (client.periodic("job", LONG).wait(LEASE / 4), Arc::clone(&runs));
+            let (work, runs) = (client.periodic("job", LONG).wait(LEASE * 5), Arc::clone(&runs));
             calls.spawn(async move {
                 work.run(async { runs.fetch_add(1, Ordering::SeqCst) }).await
             });

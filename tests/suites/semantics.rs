@@ -62,8 +62,15 @@ on_every_store! {
 
     /// The store answers, so no attempt may say that it does not, unless the machine stands still for a while.
     async fn attempts_of_many_threads_find_the_lock_busy_or_free(pair: Pair) {
+        let patient = match &pair.server {
+            Some(server) => {
+                let builder = LockClient::builder().url(server.url()).lease(LEASE * 6);
+                builder.connect().await.expect("up")
+            }
+            None => pair.one.clone(),
+        };
         for _ in 0..5 {
-            let client = pair.one.clone();
+            let client = patient.clone();
             let attempts = std::thread::spawn(move || attempts_of_many_threads(&client));
             let outcomes = tokio::task::spawn_blocking(|| attempts.join()).await.expect("no panic");
             match outcomes.expect("no panic").into_iter().sum::<Result<usize, _>>() {

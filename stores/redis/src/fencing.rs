@@ -42,7 +42,7 @@ impl RedisStore {
                 option: "mode",
                 problem: "the holder is a reader by now".to_owned(),
             }),
-            decode::FenceReply::Ahead(by) => ahead_of_clock(by),
+            decode::FenceReply::Ahead(by) => Ok(ahead_of_clock(by)),
             decode::FenceReply::WrongFormat(found) => {
                 Err(StoreError::WrongFormat { key: last, expected: "fencing token", found })
             }
@@ -61,14 +61,14 @@ impl RedisStore {
 }
 
 /// A token of a quorum would be so far ahead of the clock of a server.
-fn ahead_of_clock(by: Duration) -> Result<Fenced, StoreError> {
+fn ahead_of_clock(by: Duration) -> Fenced {
     let cause = format!(
         "the fencing token is {} ms ahead of the clock of this server, more than its quarantine allows, so tokens \
          could go back after a restart; synchronize the clocks of the servers (NTP), or use a `quarantine` longer than \
          they differ",
         by.as_millis()
     );
-    Ok(Fenced::Refused(cause))
+    Fenced::Refused(cause)
 }
 
 fn micros(time: Duration) -> u64 {

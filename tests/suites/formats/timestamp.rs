@@ -8,7 +8,7 @@ use lock_tests::{RedisServer, running_time};
 use tokio::time::{Instant, sleep};
 
 use super::peers::{PeerLock, Stepwise};
-use super::{FormatFixture, abandon_lock, connect};
+use super::{FormatFixture, abandon_lock, builder, connect};
 use crate::support::{LEASE, helper, milliseconds, until};
 
 async fn fixture() -> FormatFixture {
@@ -124,7 +124,9 @@ async fn exactly_one_of_two_racing_clients_gets_an_expired_lock() {
 #[tokio::test]
 async fn an_expired_lock_is_neither_renewed_nor_released() {
     let server = RedisServer::with_own_clock(&[]);
-    let client = connect(WireFormat::Timestamp, &server).await;
+    // No renewal comes before the clock is set.
+    let client = builder(&server.url(), WireFormat::Timestamp).lease(LEASE * 4);
+    let client = client.connect().await.expect("up");
     for renew in [true, false] {
         let guard = client.lock("k").acquire().await.expect("free");
         // The lease ends by the clock of the server, but the keys still exist.
