@@ -41,7 +41,7 @@ pub struct LockOptions {
     pub min_hold: Option<Duration>,
     /// See [`Lock::acknowledged_by`](crate::Lock::acknowledged_by).
     pub acknowledged_by: Option<Replicas>,
-    /// See [`Lock::release`](crate::Lock::release).
+    /// See [`Lock::release_mode`](crate::Lock::release_mode).
     pub release: Option<ReleaseMode>,
     /// See [`Lock::linger`](crate::Lock::linger).
     pub linger: Option<Duration>,

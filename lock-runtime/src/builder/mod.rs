@@ -255,7 +255,7 @@ impl LockClientBuilder {
     }
 
     /// Sets whether calls wait for the release of their lock. [`ReleaseMode::Awaited`] by default;
-    /// see [`Lock::release`](crate::Lock::release).
+    /// see [`Lock::release_mode`](crate::Lock::release_mode).
     pub fn release(mut self, release: ReleaseMode) -> Self {
         self.options.release = Some(release);
         self

@@ -185,7 +185,7 @@ impl Lock {
     ///
     /// The body is polled only while the lock is provably held. If the lock is lost, the body is
     /// dropped immediately, but tasks that the body has spawned continue. The release is awaited,
-    /// unless [`release`](Self::release) says otherwise, and the body's output is returned even if
+    /// unless [`release_mode`](Self::release_mode) says otherwise, and the body's output is returned even if
     /// the release fails. Costs two round trips if the lock is free, or one if the release is not
     /// awaited, and usually none if an enclosing body holds it.
     ///
