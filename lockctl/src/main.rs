@@ -10,6 +10,7 @@ mod asking;
 mod bench;
 mod clients;
 mod clock;
+mod command_line;
 mod connection;
 mod delete;
 mod doctor;
@@ -42,21 +43,21 @@ use std::process::ExitCode;
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
 
+use self::command_line::{CommandLine, Subcommand};
 use self::exit::{Code, Failure};
 use self::messages::Messages;
-use self::options::{CommandLine, Subcommand};
 
 fn main() -> ExitCode {
     // The started command is one of the words, so it must not be read as the options of `lockctl`.
     if let Some(shim) = run::shim::Shim::of_process() {
         return shim.become_command();
     }
-    if let Some(text) = options::time_without_equals(std::env::args_os()) {
+    if let Some(text) = command_line::time_without_equals(std::env::args_os()) {
         Messages::error(text);
         Messages::flush();
         return Code::Usage.into();
     }
-    let matches = match options::command().try_get_matches() {
+    let matches = match command_line::command().try_get_matches() {
         Ok(matches) => matches,
         Err(error) => return refused(&error),
     };
@@ -91,7 +92,7 @@ fn execute(
     // lives as long as the process.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::internal("start", error))?;
-    let global = options.global;
+    let (global, all) = (options.global, command_line::command());
     runtime.block_on(async {
         match options.command {
             Subcommand::Run(options) => return run::run(&global, options, messages).await,
@@ -111,8 +112,8 @@ fn execute(
             }
             #[cfg(feature = "postgres")]
             Subcommand::Migrate(options) => migrate::run(&global, options, messages).await?,
-            Subcommand::Completions(options) => pages::completions(&options)?,
-            Subcommand::Man(options) => pages::man(&options)?,
+            Subcommand::Completions(options) => pages::completions(&options, all)?,
+            Subcommand::Man(options) => pages::man(&options, all)?,
             Subcommand::Revoke(options) => revoke::run(&global, options, messages).await?,
         }
         Ok(ExitCode::SUCCESS)
@@ -134,7 +135,7 @@ fn refused(error: &clap::Error) -> ExitCode {
     }
     // Nothing can be done about a closed output.
     let _ = error.print();
-    if let Some(text) = options::missing_feature(error) {
+    if let Some(text) = command_line::missing_feature(error) {
         Messages::error(text);
         Messages::flush();
     }

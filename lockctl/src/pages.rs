@@ -2,11 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Command};
 use clap_complete::Shell;
 
 use crate::exit::Failure;
-use crate::options;
 use crate::output::write;
 
 /// Prints the completions for a shell.
@@ -25,16 +24,18 @@ pub(crate) struct ManOptions {
     directory: PathBuf,
 }
 
-pub(crate) fn completions(options: &CompletionsOptions) -> Result<(), Failure> {
+/// `all` is the command line.
+pub(crate) fn completions(options: &CompletionsOptions, mut all: Command) -> Result<(), Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(options.shell, &mut options::command(), "lockctl", &mut script);
+    clap_complete::generate(options.shell, &mut all, "lockctl", &mut script);
     write(&String::from_utf8_lossy(&script))
 }
 
-pub(crate) fn man(options: &ManOptions) -> Result<(), Failure> {
+/// `all` is the command line.
+pub(crate) fn man(options: &ManOptions, all: Command) -> Result<(), Failure> {
     let directory = &options.directory;
-    let written = std::fs::create_dir_all(directory)
-        .and_then(|()| clap_mangen::generate_to(options::command(), directory));
+    let written =
+        std::fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(all, directory));
     let doing = format!("write the pages to {}", directory.display());
     written.map_err(|error| Failure::internal(&doing, error))
 }

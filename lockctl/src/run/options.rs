@@ -166,7 +166,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::options::{CommandLine, Subcommand};
+    use crate::command_line::{CommandLine, Subcommand};
 
     fn parse(words: &[&str]) -> Result<RunOptions, clap::Error> {
         let options = CommandLine::try_parse_from([&["lockctl", "run"], words].concat())?;
