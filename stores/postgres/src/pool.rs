@@ -1,4 +1,8 @@
 //! The connections of a client to PostgreSQL.
+//!
+//! By hand, because `deadpool-postgres` (0.14) and `bb8-postgres` (0.9) lend a connection to one request at a time, and give
+//! one back that a dropped request has left in the middle of its answer. Here requests share a connection when there are
+//! more of them than connections, and a connection whose request had no answer is closed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -9,6 +9,10 @@
 //! Each master is a [`ClusterNode`] with a number of its own. When another server takes its place,
 //! all its connections are discarded, and answers that are still to come from it count for
 //! nothing.
+//!
+//! By hand, because `cluster_async` of redis-rs (1.8.1) repeats requests by itself after an answer that was lost, so that a
+//! grant reads as busy; awaits the answer to `ASKING` on a connection that all share, so that another request uses the flag;
+//! and sends all requests of all nodes through one task, which a node that hangs stops.
 
 mod answer;
 mod node;

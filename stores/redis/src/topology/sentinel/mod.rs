@@ -7,6 +7,9 @@
 //!
 //! Each search opens connections of its own to the sentinels, on the runtime that needs the master.
 //! A search for the renewals therefore does not depend on any other thread.
+//!
+//! By hand, because `SentinelClient` of redis-rs (1.8.1) asks one sentinel after the other, with the timeout of a connection
+//! for each, and looks for the master only when it connects, so that a planned failover is never noticed.
 
 mod answer;
 mod current;
