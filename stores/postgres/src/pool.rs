@@ -1,8 +1,8 @@
 //! The connections of a client to PostgreSQL.
 //!
-//! By hand, because `deadpool-postgres` (0.14) and `bb8-postgres` (0.9) lend a connection to one request at a time, and give
-//! one back that a dropped request has left in the middle of its answer. Here requests share a connection when there are
-//! more of them than connections, and a connection whose request had no answer is closed.
+//! By hand, because the pools of `deadpool-postgres` (0.14) and `bb8-postgres` (0.9) lend a connection to one caller at a time.
+//! Here requests share one when there are more of them than connections, and a connection whose request had no answer is not
+//! used again, although it is open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
