@@ -105,14 +105,34 @@ impl Mode {
     }
 }
 
+/// All shares of a read-write lock, which a writer has. More than a semaphore can have.
+pub const ALL_SHARES: u64 = 10_000_000_000;
+
+/// A number of shares, and the capacity to which it is counted. Together, the holders of a lock have no more shares than that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shares {
+    pub count: u64,
+    pub capacity: u64,
+}
+
+impl Mode {
+    /// The shares that a holder in this mode has; `None` for exclusive locks.
+    pub fn shares(self) -> Option<Shares> {
+        let of_all = |count| Shares { count, capacity: ALL_SHARES };
+        match self {
+            Self::Exclusive => None,
+            Self::Read => Some(of_all(1)),
+            Self::Write => Some(of_all(ALL_SHARES)),
+            Self::Permits(permits) => {
+                Some(Shares { count: permits.count().into(), capacity: permits.limit().into() })
+            }
+        }
+    }
+}
+
 /// The mode in a request; nothing for exclusive locks.
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exclusive => Ok(()),
-            Self::Read => f.write_str("r"),
-            Self::Write => f.write_str("w"),
-            Self::Permits(permits) => write!(f, "p{}/{}/", permits.count(), permits.limit()),
-        }
+        self.shares().map_or(Ok(()), |Shares { count, capacity }| write!(f, "s{count}/{capacity}/"))
     }
 }

@@ -5,11 +5,10 @@
 mod asker;
 pub mod backend;
 mod clients;
+mod counted;
 mod layouts;
 mod queues;
-mod read_write;
 mod records;
-mod semaphores;
 
 use std::collections::HashMap;
 use std::num::NonZeroU64;
@@ -34,9 +33,8 @@ use crate::maybe_ready::MaybeReady;
 use crate::replicas::RequiredReplicas;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::timeout::RequestTimeout;
-use read_write::ReadWriteLocks;
+use counted::CountedLocks;
 use records::{Clocks, Runs};
-use semaphores::Semaphores;
 
 /// The number of keys at which expired keys are first removed.
 const FIRST_PURGE: usize = 1024;
@@ -71,8 +69,8 @@ struct Keys {
     /// The highest fencing token so far.
     fence: u64,
     queues: MemoryQueues,
-    read_write: ReadWriteLocks,
-    semaphores: Semaphores,
+    read_write: CountedLocks,
+    semaphores: CountedLocks,
 }
 
 /// A message to a claim, which is sent when the keys are unlocked.
@@ -107,8 +105,8 @@ impl Keys {
             runs: Runs::default(),
             fence: 0,
             queues: MemoryQueues::default(),
-            read_write: ReadWriteLocks::default(),
-            semaphores: Semaphores::default(),
+            read_write: CountedLocks::default(),
+            semaphores: CountedLocks::default(),
         }
     }
 
@@ -293,8 +291,9 @@ impl LockStore for MemoryStore {
         trace.sent(CONNECTION);
         match self.layout {
             Layout::Wire(_) | Layout::Vote => {}
-            Layout::ReadWrite => return MaybeReady::ready(self.claim_read_write(claim)),
-            Layout::Semaphore => return MaybeReady::ready(self.claim_permits(claim)),
+            Layout::ReadWrite | Layout::Semaphore => {
+                return MaybeReady::ready(self.claim_counted(claim));
+            }
         }
         let waits = |owner| self.shared.subscriptions.listener(claim.resource.key, owner);
         let mut keys = self.keys();
@@ -389,7 +388,7 @@ impl LockStore for MemoryStore {
     }
 
     fn change_mode<'a>(&'a self, change: ModeChange<'a>) -> StoreAnswer<'a, ModeChanged> {
-        MaybeReady::ready(Ok(self.change_read_write(&change)))
+        MaybeReady::ready(Ok(self.change_counted(&change)))
     }
 
     fn count_waiters<'a>(
@@ -397,11 +396,10 @@ impl LockStore for MemoryStore {
         resource: Resource<'a>,
         _: Lane,
     ) -> MaybeReady<'a, Result<usize, StoreError>> {
-        let keys = self.keys();
+        let mut keys = self.keys();
         MaybeReady::ready(Ok(match self.layout {
             Layout::Wire(_) | Layout::Vote => keys.queues.len(resource.key),
-            Layout::ReadWrite => keys.read_write.waiting(resource.key),
-            Layout::Semaphore => keys.semaphores.waiting(resource.key),
+            layout => keys.counted(layout).waiting(resource.key),
         }))
     }
 
@@ -426,8 +424,7 @@ impl MemoryStore {
     fn release_now(&self, release: &Release<'_>) -> Released {
         match self.layout {
             Layout::Wire(_) | Layout::Vote => {}
-            Layout::ReadWrite => return self.release_read_write(release),
-            Layout::Semaphore => return self.release_permits(release),
+            Layout::ReadWrite | Layout::Semaphore => return self.release_counted(release),
         }
         let waits = |owner| self.shared.subscriptions.listener(release.resource.key, owner);
         let (released, message) = self.keys().release(release, BootInstant::now(), waits);

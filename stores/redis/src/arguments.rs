@@ -7,7 +7,7 @@ use redis::Cmd;
 use super::dialect::milliseconds;
 use super::handle::RedisStore;
 use super::queue::{self, EntryRest, QueueName};
-use lock_core::store::contract::{Mode, Queueing, Release};
+use lock_core::store::contract::{Queueing, Release};
 
 /// For how many ms a lock stays free if a release leaves a gap: long enough for clients that poll
 /// every 100 ms to hit one of a few gaps.
@@ -19,8 +19,8 @@ impl RedisStore {
         let key = release.resource.key;
         let is_plain = release.queued.is_none() && release.keep.is_zero() && !release.leaves_gap;
         self.add_before_releases(call, key);
-        let has_permits = matches!(release.resource.mode, Mode::Permits(_));
-        if self.dialect.queues && is_plain && !has_permits && !self.shared.servers.is_cluster() {
+        let is_short = self.dialect.queues && !self.dialect.has_modes();
+        if is_short && is_plain && !self.shared.servers.is_cluster() {
             call.arg(self.dialect.owner(release.owner, &self.shared.id));
             return;
         }

@@ -11,14 +11,13 @@ use super::dialects;
 use super::handle::RedisStore;
 use super::shared::Shared;
 use lock_core::lock_state::{Deletion, LONGEST_TOKEN};
-use lock_core::permits::{MOST_AT_ONCE, Permits};
 use lock_core::store::contract::{Lane, Layout, Mode, StoreError};
 use lock_core::wire_format::WireFormat;
 
 /// The hold that is to be deleted.
 pub(super) enum HoldWithToken {
-    /// The layout of the lock, and the permits of a semaphore.
-    Found(Layout, Option<Permits>),
+    /// The layout of the lock, and the mode of the hold.
+    Found(Layout, Mode),
     /// The key has other holders.
     OfOthers,
     /// The key does not exist, or is no lock.
@@ -35,7 +34,7 @@ impl RedisStore {
         &self,
         key: &str,
         token: &str,
-        permits: Option<Permits>,
+        mode: Mode,
     ) -> Result<Deletion, StoreError> {
         let is_foreign_time = matches!(self.dialect.layout, Layout::Wire(WireFormat::Timestamp))
             && client_of(token.as_bytes()).is_none();
@@ -51,10 +50,7 @@ impl RedisStore {
             self.add_before_releases(call, key);
             call.arg(token);
             if self.dialect.queues {
-                // All permits that the holder can have, because some may not have been read.
-                let all = permits.map(|it| Permits::new(MOST_AT_ONCE, it.limit()));
-                let all = all.map(|all| Mode::Permits(all).to_string());
-                call.arg(all.unwrap_or_default()).arg(0).arg(self.undeclared_queue(key));
+                call.arg(mode.to_string()).arg(0).arg(self.undeclared_queue(key));
             } else {
                 call.arg(self.key_channel(key)).arg(0);
             }
@@ -99,11 +95,16 @@ impl Shared {
         let found = lock.holders.into_iter().find(|holder| holder.token.as_str() == token);
         match found {
             Some(holder) => {
-                Ok(HoldWithToken::Found(Layout::of_stored(lock.layout), holder.permits))
+                let mode = match (holder.mode, holder.permits) {
+                    (Some(mode), _) => Mode::from(mode),
+                    (None, Some(permits)) => Mode::Permits(permits),
+                    (None, None) => Mode::Exclusive,
+                };
+                Ok(HoldWithToken::Found(Layout::of_stored(lock.layout), mode))
             }
             None if lock.is_complete => Ok(HoldWithToken::OfOthers),
             None => Err(refused_token(
-                "it is not among the first 1,000 readers or permits of the key, and the others are not read",
+                "it is not among the first 1,000 holders of the key, and the others are not read",
             )),
         }
     }

@@ -16,7 +16,6 @@ use super::client_id::ClientId;
 use super::hash_slot;
 use super::queue::QueueName;
 use super::script::{Publish, Script};
-use lock_core::permits::Permits;
 use lock_core::store::contract::{Claim, Layout};
 use lock_core::store::owner::OwnerId;
 
@@ -211,11 +210,6 @@ impl ToRedisArgs for OwnerName {
     fn write_redis_args<W: redis::RedisWrite + ?Sized>(&self, out: &mut W) {
         out.write_arg(self.as_bytes());
     }
-}
-
-/// The first permit of a holder of a semaphore: see `semaphore/held.lua`.
-pub(super) fn first_permit((owner, client): (OwnerId, &ClientId), permits: Permits) -> String {
-    format!("{}/1/{}", String::from_utf8_lossy(&client.owner_name(owner)), permits.limit())
 }
 
 pub(super) fn milliseconds(duration: Duration) -> u64 {

@@ -150,142 +150,65 @@ static TIMESTAMP: Dialect = Dialect {
     fixed_message: None,
 };
 
-/// A reader and a writer have the same scripts.
-static READ_WRITE: Dialect = Dialect {
-    layout: Layout::ReadWrite,
-    acquire: PublishingScript::new(script!(
-        notes_asking: "read_write/take.lua",
-        "holders.lua",
-        "read_write/held.lua",
-        "tell.lua",
-        "waiting.lua",
-        "read_write/settle.lua",
-        "enter_queue.lua",
-        "kind.lua",
-        "read_write/acquire.lua"
-    )),
-    renew: script!("holders.lua", "read_write/held.lua", "read_write/extend.lua", "renew.lua"),
-    release: PublishingScript::new(script!(
-        "read_write/free.lua",
-        "holders.lua",
-        "read_write/held.lua",
-        "tell.lua",
-        "waiting.lua",
-        "read_write/settle.lua",
-        "read_write/release.lua",
-        "token/release_one.lua"
-    )),
-    release_all: PublishingScript::new(script!(
-        "holders.lua",
-        "read_write/held.lua",
-        "tell.lua",
-        "waiting.lua",
-        "read_write/settle.lua",
-        "read_write/release.lua",
-        "token/release_all.lua"
-    )),
-    fence: Some(script!(
-        "holders.lua",
-        "read_write/held.lua",
-        "owned.lua",
-        "read_write/writer.lua",
-        "fence.lua"
-    )),
-    check: PublishingScript::new(script!(
-        "holders.lua",
-        "read_write/held.lua",
-        "tell.lua",
-        "waiting.lua",
-        "read_write/settle.lua",
-        "place.lua",
-        "read_write/check.lua",
-        "check_each.lua"
-    )),
-    acquire_all: None,
-    announcements: None,
-    runs: None,
-    change: Some(PublishingScript::new(script!(
-        "holders.lua",
-        "read_write/held.lua",
-        "owned.lua",
-        "tell.lua",
-        "waiting.lua",
-        "read_write/settle.lua",
-        "read_write/change.lua"
-    ))),
-    take: None,
-    second_key: None,
-    queues: true,
-    owner_name: |owner, client, name| name.write_all(&client.owner_name(owner)),
-    channel_prefix: "lock_wake:",
-    fixed_message: None,
-};
+/// Locks that are shares of a capacity: read-write locks and semaphores, which differ in the shares that are asked for.
+const fn counted(layout: Layout) -> Dialect {
+    Dialect {
+        layout,
+        acquire: PublishingScript::new(script!(
+            notes_asking: "counted/take.lua",
+            "counted/shares.lua",
+            "tell.lua",
+            "counted/settle.lua",
+            "enter_queue.lua",
+            "kind.lua",
+            "counted/acquire.lua"
+        )),
+        renew: script!("counted/shares.lua", "counted/extend.lua", "renew.lua"),
+        release: PublishingScript::new(script!(
+            "counted/free.lua",
+            "counted/shares.lua",
+            "tell.lua",
+            "counted/settle.lua",
+            "counted/release.lua",
+            "token/release_one.lua"
+        )),
+        release_all: PublishingScript::new(script!(
+            "counted/shares.lua",
+            "tell.lua",
+            "counted/settle.lua",
+            "counted/release.lua",
+            "token/release_all.lua"
+        )),
+        fence: Some(script!("counted/shares.lua", "owned.lua", "counted/writer.lua", "fence.lua")),
+        check: PublishingScript::new(script!(
+            "counted/shares.lua",
+            "tell.lua",
+            "counted/settle.lua",
+            "place.lua",
+            "counted/check.lua",
+            "check_each.lua"
+        )),
+        acquire_all: None,
+        announcements: None,
+        runs: None,
+        change: Some(PublishingScript::new(script!(
+            "counted/shares.lua",
+            "owned.lua",
+            "tell.lua",
+            "counted/settle.lua",
+            "counted/change.lua"
+        ))),
+        take: None,
+        second_key: None,
+        queues: true,
+        owner_name: |owner, client, name| name.write_all(&client.owner_name(owner)),
+        channel_prefix: "lock_wake:",
+        fixed_message: None,
+    }
+}
 
-static SEMAPHORE: Dialect = Dialect {
-    layout: Layout::Semaphore,
-    acquire: PublishingScript::new(script!(
-        notes_asking: "semaphore/take.lua",
-        "holders.lua",
-        "semaphore/held.lua",
-        "semaphore/give.lua",
-        "tell.lua",
-        "waiting.lua",
-        "semaphore/settle.lua",
-        "enter_queue.lua",
-        "kind.lua",
-        "semaphore/acquire.lua"
-    )),
-    renew: script!(
-        "holders.lua",
-        "semaphore/held.lua",
-        "semaphore/give.lua",
-        "semaphore/extend.lua",
-        "renew.lua"
-    ),
-    release: PublishingScript::new(script!(
-        "semaphore/free.lua",
-        "holders.lua",
-        "semaphore/held.lua",
-        "semaphore/give.lua",
-        "tell.lua",
-        "waiting.lua",
-        "semaphore/settle.lua",
-        "semaphore/release.lua",
-        "token/release_one.lua"
-    )),
-    release_all: PublishingScript::new(script!(
-        "holders.lua",
-        "semaphore/held.lua",
-        "semaphore/give.lua",
-        "tell.lua",
-        "waiting.lua",
-        "semaphore/settle.lua",
-        "semaphore/release.lua",
-        "token/release_all.lua"
-    )),
-    fence: None,
-    check: PublishingScript::new(script!(
-        "holders.lua",
-        "semaphore/held.lua",
-        "semaphore/give.lua",
-        "tell.lua",
-        "waiting.lua",
-        "semaphore/settle.lua",
-        "place.lua",
-        "semaphore/check.lua",
-        "check_each.lua"
-    )),
-    acquire_all: None,
-    announcements: None,
-    runs: None,
-    change: None,
-    take: None,
-    second_key: None,
-    queues: true,
-    owner_name: |owner, client, name| name.write_all(&client.owner_name(owner)),
-    channel_prefix: "lock_wake:",
-    fixed_message: None,
-};
+static READ_WRITE: Dialect = counted(Layout::ReadWrite);
+static SEMAPHORE: Dialect = counted(Layout::Semaphore);
 
 /// The same keys and owners as in `Token`, so that the clients of both exclude each other. A lock has a majority
 /// of such votes, so no store can give it to the next claim by itself.

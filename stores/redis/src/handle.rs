@@ -10,7 +10,7 @@ use redis::Cmd;
 use super::admission::RequestClass;
 use super::connection::RequestOptions;
 use super::decode;
-use super::dialect::{Dialect, first_permit, milliseconds};
+use super::dialect::{Dialect, milliseconds};
 use super::hash_slot;
 use super::joined::JoinedReleases;
 use super::request::{BatchAnswers, ScriptBatch};
@@ -93,12 +93,10 @@ impl RedisStore {
             for renewal in batch {
                 let owner = dialect.owner(renewal.owner, &self.shared.id);
                 let (mode, lease) = (renewal.resource.mode, milliseconds(renewal.term));
+                call.arg(owner);
                 match mode {
-                    Mode::Exclusive => call.arg(owner).arg(lease),
-                    Mode::Read | Mode::Write => call.arg(owner).arg(format!("{mode}{lease}")),
-                    Mode::Permits(permits) => call
-                        .arg(first_permit((renewal.owner, &self.shared.id), permits))
-                        .arg(format!("{mode}{lease}")),
+                    Mode::Exclusive => call.arg(lease),
+                    _ => call.arg(format!("{mode}{lease}")),
                 };
             }
         };

@@ -18,16 +18,16 @@ use lock_core::lock_mode::LockMode;
 use lock_core::lock_state::{LockState, StoredHolder, StoredLayout};
 use lock_core::permits::Permits;
 use lock_core::store::contract::{Lane, StoreError};
+use lock_core::store::layout::ALL_SHARES;
 
 /// What the name of a lock begins with that stays taken after its release.
 const KEPT: &str = "kept:";
 
-/// The scores of readers, of writers and of permits begin here, and the last one ends there; see the scripts of
-/// `read_write` and `semaphore`.
-const READER: u64 = 10_000_000_000_000;
-const WRITER: u64 = 2 * READER;
-const PERMIT: u64 = 3 * READER;
-const END: u64 = 4 * READER;
+/// The scores of the holders of a counted lock begin here; see `counted/shares.lua`.
+const COUNTED: u64 = 50_000_000_000_000;
+
+/// The first member of a counted lock, which is no holder.
+const TAKEN: &str = "taken";
 
 /// The most members of a sorted set that are read.
 const MOST_MEMBERS: usize = 1000;
@@ -155,44 +155,28 @@ impl KeyContents {
 
     /// The holders of a read-write lock or of a semaphore: members, each with a score.
     fn of_scores(&self, members: &[String]) -> Option<(StoredLayout, Vec<StoredHolder>)> {
-        let mut holders: Vec<StoredHolder> = Vec::new();
-        let mut layout = None;
-        for pair in members.chunks_exact(2) {
-            let (member, score) = (&pair[0], pair[1].parse::<u64>().ok()?);
-            let (base, mode) = match score {
-                PERMIT..END => (PERMIT, None),
-                WRITER..PERMIT => (WRITER, Some(LockMode::Write)),
-                READER..WRITER => (READER, Some(LockMode::Read)),
-                _ => return None,
-            };
-            let left = Duration::from_millis(score - base).saturating_sub(self.now);
+        let (mut layout, mut holders) = (None, Vec::new());
+        let [first, _, rest @ ..] = members else { return None };
+        for pair in rest.chunks_exact(2).filter(|_| first == TAKEN) {
+            let until = pair[1].parse::<u64>().ok()?.checked_sub(COUNTED)?;
+            let left = Duration::from_millis(until).saturating_sub(self.now);
             // The holder's lease has ended, and nobody has removed it yet.
             if left.is_zero() {
                 continue;
             }
-            if mode.is_some() {
+            let mut parts = pair[0].rsplitn(3, '/');
+            let (capacity, count) = (parts.next()?.parse::<u64>().ok()?, parts.next()?);
+            let mut holder = self.holder(parts.next()?, Some(left));
+            if capacity == ALL_SHARES {
                 layout = Some(StoredLayout::ReadWrite);
-                let mut holder = self.holder(member, Some(left));
-                holder.mode = mode;
-                holders.push(holder);
-                continue;
+                let is_reader = count == "1";
+                holder.mode = Some(if is_reader { LockMode::Read } else { LockMode::Write });
+            } else {
+                layout = Some(StoredLayout::Semaphore);
+                let limit = u32::try_from(capacity).ok()?;
+                holder.permits = Some(Permits::new(count.parse().ok()?, limit));
             }
-            layout = Some(StoredLayout::Semaphore);
-            let mut parts = member.rsplitn(3, '/');
-            let limit = parts.next()?.parse().ok()?;
-            let owner = parts.nth(1)?;
-            let known = holders.iter_mut().find(|holder| holder.token.as_str() == owner);
-            let count = |permits: Permits| permits.count() + 1;
-            match known {
-                Some(known) => {
-                    known.permits = known.permits.map(|it| Permits::new(count(it), limit));
-                }
-                None => {
-                    let mut holder = self.holder(owner, Some(left));
-                    holder.permits = Some(Permits::new(1, limit));
-                    holders.push(holder);
-                }
-            }
+            holders.push(holder);
         }
         Some((layout?, holders))
     }
@@ -271,26 +255,33 @@ mod tests {
 
     #[test]
     fn sorted_sets_are_read_write_locks_or_semaphores() {
-        let score = |kind: u64, left: u64| (kind * READER + NOW + left).to_string();
-        let (reader, over) = (score(1, 500), score(1, 0));
-        let lock = state("zset", 1500, &[OWNER, &reader, "other", &over]).expect("a lock");
-        assert_eq!(
-            (lock.layout, holders(&lock)),
-            (StoredLayout::ReadWrite, vec![(OWNER, Some(500))])
-        );
-        assert_eq!(lock.holders[0].mode, Some(LockMode::Read));
-        let writer = state("zset", 1500, &[OWNER, &score(2, 500)]).expect("a lock");
+        let score = |left: u64| (COUNTED + NOW + left).to_string();
+        let held = |member: &str, left: u64| {
+            let own = [&*format!("{OWNER}/{member}"), &*score(left)].map(str::to_owned);
+            let texts = ["taken", "9", "other/1/10", &score(0), &own[0], &own[1]];
+            state("zset", 1500, &texts).expect("a lock")
+        };
+        let reader = held("1/10000000000", 500);
+        let found = (StoredLayout::ReadWrite, vec![(OWNER, Some(500))]);
+        assert_eq!((reader.layout, holders(&reader)), found);
+        assert_eq!(reader.holders[0].mode, Some(LockMode::Read));
+        let writer = held("10000000000/10000000000", 500);
         assert_eq!(writer.holders[0].mode, Some(LockMode::Write));
-        let permit = |number: u32| format!("{OWNER}/{number}/10");
-        let members = [permit(1), score(3, 500), permit(2), score(3, 500)];
-        let members: Vec<_> = members.iter().map(String::as_str).collect();
-        let semaphore = state("zset", 1500, &members).expect("a lock");
-        assert_eq!(semaphore.layout, StoredLayout::Semaphore);
-        assert_eq!(
-            (holders(&semaphore), semaphore.holders[0].permits),
-            (vec![(OWNER, Some(500))], Some(Permits::new(2, 10)))
-        );
-        for other in [&["x", "1"][..], &["x", "nan"], &[OWNER, "50000000000000"], &[]] {
+        let semaphore = held("2/10", 500);
+        let found = (StoredLayout::Semaphore, vec![(OWNER, Some(500))]);
+        assert_eq!((semaphore.layout, holders(&semaphore)), found);
+        assert_eq!(semaphore.holders[0].permits, Some(Permits::new(2, 10)));
+        let (in_time, early) = (score(500), NOW.to_string());
+        for other in [
+            &["x", "1"][..],
+            &["x", "nan"],
+            &["x", "1", OWNER, &in_time],
+            &["taken", "1", "x/1/3", &early],
+            &["taken", "1", "x/y/3", &in_time],
+            &["taken", "1", OWNER, &in_time],
+            &["taken", "1"],
+            &[],
+        ] {
             assert_eq!(state("zset", 1500, other), None, "{other:?}");
         }
     }

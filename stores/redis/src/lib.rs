@@ -398,8 +398,8 @@ impl KeyInspector for RedisBackend {
     fn delete<'a>(&'a self, key: &'a str, token: &'a str) -> StoreAnswer<'a, Deletion> {
         MaybeReady::pending(async move {
             match self.shared.hold_with(key, token).await? {
-                HoldWithToken::Found(layout, permits) => {
-                    self.handles[layout.index()].delete(key, token, permits).await
+                HoldWithToken::Found(layout, mode) => {
+                    self.handles[layout.index()].delete(key, token, mode).await
                 }
                 HoldWithToken::OfOthers => Ok(Deletion::Changed),
                 HoldWithToken::Gone => Ok(Deletion::Gone),

@@ -24,7 +24,7 @@ use lock_core::store::subscriptions::QueueMessage;
 pub(super) const AFTER_TICKETS: &str = "(8000000000000000";
 
 /// A mode, and the digits of the longest lease, in milliseconds.
-const MODE_AND_LEASE: usize = "p1000/4294967295/".len() + 4;
+const MODE_AND_LEASE: usize = "s10000000000/10000000000/".len() + 4;
 
 /// The key of the queue of the lock with this key, in the slot of the lock.
 pub(super) struct QueueName<'k>(pub(super) &'k str);
@@ -89,13 +89,11 @@ impl EntryRest {
         Self::written(rest)
     }
 
-    /// For a holder, which has no claim. Only a semaphore has to know what the holder has.
+    /// For a holder, which has no claim.
     pub(super) fn of_holder(mode: Mode) -> Self {
         let mut rest = Cursor::new([0; UUID + MODE_AND_LEASE]);
-        if let Mode::Permits(_) = mode {
-            // Cannot fail, as above.
-            let _ = write!(rest, "{mode}");
-        }
+        // Cannot fail, as above.
+        let _ = write!(rest, "{mode}");
         Self::written(rest)
     }
 
@@ -160,8 +158,11 @@ mod tests {
         assert_eq!(rest(Queueing::Polling, term), format!("{}250", "-".repeat(CLIENT.len())));
         assert_eq!(rest(Queueing::None, term), "");
         let reader = rest_in(Mode::Read, Queueing::Woken, hour);
-        assert_eq!(reader, format!("{CLIENT}r3000"));
-        assert_eq!(rest_in(Mode::Write, Queueing::Woken, term), format!("{CLIENT}w250"));
+        assert_eq!(reader, format!("{CLIENT}s1/10000000000/3000"));
+        assert_eq!(
+            rest_in(Mode::Write, Queueing::Woken, term),
+            format!("{CLIENT}s10000000000/10000000000/250")
+        );
     }
 
     #[test]

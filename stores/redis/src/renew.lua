@@ -11,7 +11,7 @@
 local replies = {}
 for i = 1, #ARGV / 2 do
   local owner, lease = ARGV[2 * i - 1], ARGV[2 * i]
-  local state, unknown = held(i, owner)
+  local state, unknown = held(i, owner, lease)
   if unknown then
     return unknown
   end

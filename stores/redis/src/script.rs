@@ -108,7 +108,7 @@ fn without_switched_off(text: &'static str) -> &'static str {
 
 /// Pieces of the scripts that belong to safeguards, and what replaces them when these are off.
 #[cfg(lock_controls)]
-pub(super) const SWITCHES: [(Safeguard, &str, &str); 21] = {
+pub(super) const SWITCHES: [(Safeguard, &str, &str); 20] = {
     use Safeguard::{
         AttemptsDoNotShorten, Expiry, FenceAboveLast, OnlyIfFree, OnlyOwnerReleases,
         OnlyOwnerRenews, PermitsInOrder, ReadersWaitForWriters, RenewalNeverRecreates,
@@ -130,18 +130,9 @@ pub(super) const SWITCHES: [(Safeguard, &str, &str); 21] = {
         (OnlyIfFree, "redis.call('hexists', KEYS[1], ARGV[1]) == 0", "false"),
         (OnlyIfFree, "held(1, ARGV[1]) ~= 'OWNED'", "false"),
         (OnlyIfFree, "redis.call('exists', unpack(KEYS)) > 0", "false"),
-        (
-            OnlyIfFree,
-            "local is_shared = mode == READER and last and tonumber(last) < WRITER",
-            "local is_shared = true",
-        ),
-        (Expiry, "redis.call('zremrangebyscore', key, score(READER), score(READER + now))", ""),
-        (Expiry, "redis.call('zremrangebyscore', key, score(PERMIT), score(PERMIT + now))", ""),
-        (
-            OnlyIfFree,
-            "redis.call('zcard', key) + count <= limit and redis.pcall('exists', queue) == 0",
-            "true",
-        ),
+        (Expiry, "if over[1] then", "if false then"),
+        (OnlyIfFree, "taken(key) + shares <= tonumber(capacity)", "true"),
+        (OnlyIfFree, "and first[2] + shares <= tonumber(capacity) and not", "and not"),
         (
             PermitsInOrder,
             "        return admitted, unsent, true\n      end\n      passed",
@@ -149,8 +140,8 @@ pub(super) const SWITCHES: [(Safeguard, &str, &str); 21] = {
         ),
         (
             ReadersWaitForWriters,
-            "if (not last or is_shared) and redis.pcall('exists', queue) == 0 then",
-            "if is_shared or not last and redis.pcall('exists', queue) == 0 then",
+            "if fits() and redis.pcall('exists', queue) == 0 then",
+            "if fits() then",
         ),
         (Expiry, "redis.call('pexpire', KEYS[1], ARGV[2])\nreturn", "return"),
         (Expiry, ", 'px', lease + 60000)", ")"),

@@ -1,10 +1,8 @@
 //! The layouts of the locks in the memory store, which exclude each other on a key.
 
 #[cfg(feature = "testing")]
-use super::read_write::ReadWriteLocks;
-use super::read_write::Waits;
-#[cfg(feature = "testing")]
-use super::semaphores::Semaphores;
+use super::counted::CountedLocks;
+use super::counted::Waits;
 use super::{Keys, MemoryStore, Message};
 use crate::clock::BootInstant;
 use crate::store::contract::{Layout, Release, Released, StoreError};
@@ -18,9 +16,9 @@ impl Keys {
         expected: Layout,
         now: BootInstant,
     ) -> Option<StoreError> {
-        let found = if self.read_write.is_held(key, now) {
+        let found = if self.read_write.holder(key, now).is_some() {
             Layout::ReadWrite
-        } else if self.semaphores.is_held(key, now) {
+        } else if self.semaphores.holder(key, now).is_some() {
             Layout::Semaphore
         } else if self.live(key, now).is_some() {
             Layout::TOKEN
@@ -55,8 +53,8 @@ impl Keys {
             Some(key) => drop(self.entries.remove(key)),
             None => {
                 self.entries.clear();
-                self.read_write = ReadWriteLocks::default();
-                self.semaphores = Semaphores::default();
+                self.read_write = CountedLocks::default();
+                self.semaphores = CountedLocks::default();
             }
         }
     }
