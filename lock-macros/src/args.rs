@@ -172,7 +172,7 @@ const CONFLICTS: [(&str, &str, &str); 20] = [
     ("keys", "fair", "each of several keys has a queue of its own"),
     ("linger", "fair", "a fair lock goes to the call that waits for the longest time"),
     ("on_busy", "or_else", "`or_else` already handles a busy lock"),
-    ("mode", "fair", "readers and writers take turns"),
+    ("mode", "fair", "readers and writers are served in the order of processes"),
     ("permits", "mode", "a semaphore has neither readers nor writers"),
     ("keys", "permits", "several keys are locked for one holder"),
     ("permits", "fair", "permits are granted in the order of processes"),

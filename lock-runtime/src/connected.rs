@@ -242,7 +242,7 @@ impl Connected {
             return Err(LockError::config("fair", problem));
         }
         if options.mode.is_some() && options.fair.unwrap_or_default() {
-            let problem = "readers and writers take turns; remove `fair`";
+            let problem = "readers and writers are served in the order of processes; remove `fair`";
             return Err(LockError::config("fair", problem));
         }
         if options.fair.unwrap_or_default() && format != WireFormat::Token {

@@ -10,13 +10,11 @@ use crate::lock_mode::LockMode;
 /// and all its promises: the body of a reader is dropped when its lock is lost, a reader that dies
 /// leaves after its own lease, and so on.
 ///
-/// **Order.** Readers and writers take turns. A reader that comes while a writer waits, waits behind it.
-/// When a writer ends, all readers that wait at that time get the lock (up to 1,000 processes), and when the
-/// last of them ends, the first writer. So a reader waits for those that are in and at most one writer that
-/// waits, and a writer waits for the writers that came before it, with one turn of readers between two of
-/// them. The writers of one process may pass the lock on among themselves within their turn, up to the
-/// [`handoff_limit`](crate::LockClientBuilder::handoff_limit). A call whose process is suspended or
-/// unreachable when it is its turn delays the others for at most 3 s.
+/// **Order.** Calls get the lock in the order in which their processes ask for it, as with the `RwLock` of tokio. A reader that
+/// comes while a writer waits, waits behind it; the readers between two writers have the lock together. The writers of one
+/// process may pass the lock on among themselves within their turn, up to the
+/// [`handoff_limit`](crate::LockClientBuilder::handoff_limit). A call whose process is suspended or unreachable when it is its
+/// turn delays the others for at most 3 s.
 ///
 /// **Cost.** The first reader of a process costs one round trip. While it has the lock, the other readers of
 /// the process join it without a round trip, and all of them lose the lock together if it is lost. While

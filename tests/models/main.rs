@@ -4,7 +4,7 @@
 //! guarded resource. [`handoffs`] covers hand-offs inside processes and fairness between processes.
 //! [`queue`] covers a queue in the store, where a release transfers the lock to the next process, and
 //! [`fair`] the claims of fair calls in it.
-//! [`sets`] covers calls that lock several keys together, [`turns`] the turns of readers and writers,
+//! [`sets`] covers calls that lock several keys together,
 //! [`modes`] writers that become readers and the reverse,
 //! [`permits`] calls for permits of a semaphore, [`periods`] runs that happen once per period, and
 //! [`leaders`] the terms and announcements of leaders. [`quorum`] covers votes of three servers. The checker visits every state, and asserts
@@ -30,7 +30,6 @@ mod quorum;
 mod resource;
 mod server;
 mod sets;
-mod turns;
 
 use crate::assumptions::{Assumptions, Safeguards};
 use crate::check::{holds, violates};

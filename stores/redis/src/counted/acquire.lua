@@ -39,7 +39,7 @@ end
 
 local function wait(left)
   local reply = enter_queue(queue, left, ARGV[8], 0)
-  local last = capacity ~= ALL and redis.call('zrevrange', key, 0, 0)[1]
+  local last = capacity ~= ALL and redis.call('zrange', key, -1, -1)[1]
   local other = last and last:match('/(%d+)$')
   return other and other ~= capacity and {'LIMIT', tonumber(other), reply} or reply
 end
