@@ -11,7 +11,7 @@ if kind == 'string' then
 elseif kind == 'hash' and redis.call('hlen', KEYS[1]) < 10 then
   return redis.call('hkeys', KEYS[1])[1]
 elseif kind == 'zset' then
-  -- A counted lock: its first member is no holder.
-  local first = redis.call('zrange', KEYS[1], 0, 1)
-  return first[1] == 'taken' and first[2]
+  -- A counted lock. The hold that ends last is the least likely to have ended.
+  local last = redis.call('zrange', KEYS[1], -1, -1)[1]
+  return last ~= 'taken' and last
 end

@@ -5,7 +5,7 @@
 -- ms, the number of claims in the queue, and then
 --   string              the first 257 bytes of the value, and the beginning of the note of its owner if it is a time
 --   hash                the fields, if there are fewer than 10
---   zset                the first 1,001 members, each with its score
+--   zset                the first 1,002 members, each with its score
 local kind = redis.call('type', KEYS[1]).ok
 if kind == 'none' then
   return {kind}
@@ -22,7 +22,7 @@ if kind == 'string' then
 elseif kind == 'hash' and redis.call('hlen', KEYS[1]) < 10 then
   contents = redis.call('hkeys', KEYS[1])
 elseif kind == 'zset' then
-  contents = redis.call('zrange', KEYS[1], 0, 1000, 'withscores')
+  contents = redis.call('zrange', KEYS[1], 0, 1001, 'withscores')
 end
 for _, value in ipairs(contents) do
   reply[#reply + 1] = value

@@ -29,8 +29,8 @@ const COUNTED: u64 = 50_000_000_000_000;
 /// The first member of a counted lock, which is no holder.
 const TAKEN: &str = "taken";
 
-/// The most members of a sorted set that are read.
-const MOST_MEMBERS: usize = 1000;
+/// The most members of a sorted set that are read: a thousand holders, and the first member.
+const MOST_MEMBERS: usize = 1001;
 
 /// The most presences that are read at the same time.
 const PRESENCES_AT_ONCE: usize = 100;

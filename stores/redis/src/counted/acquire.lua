@@ -38,7 +38,7 @@ local function keeps()
 end
 
 local function wait(left)
-  local reply = enter_queue(queue, left, ARGV[8], 0)
+  local reply = enter_queue(queue, left, ARGV[8])
   local last = capacity ~= ALL and redis.call('zrange', key, -1, -1)[1]
   local other = last and last:match('/(%d+)$')
   return other and other ~= capacity and {'LIMIT', tonumber(other), reply} or reply

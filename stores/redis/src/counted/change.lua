@@ -21,9 +21,9 @@ if more > 0 then
     return 'BUSY'
   end
 end
+local name = ARGV[1] .. '/' .. score(shares) .. '/' .. ALL
+redis.call('zadd', key, score(taken(key) + more), 'taken', score(found_score), name)
 redis.call('zrem', key, found)
-redis.call('zadd', key, score(found_score), ARGV[1] .. '/' .. score(shares) .. '/' .. ALL)
-redis.call('zincrby', key, more, 'taken')
 if more < 0 then
   end_leases(key)
   settle(key, queue, ARGV[3])

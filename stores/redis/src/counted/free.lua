@@ -5,7 +5,10 @@
 if tonumber(ARGV[4]) <= 0 and redis.pcall('exists', KEYS[2] or ARGV[5]) == 0 then
   local shares, capacity = ARGV[3]:match('s(%d+)/(%d+)/')
   if redis.pcall('zrem', KEYS[1], ARGV[2] .. '/' .. shares .. '/' .. capacity) == 1 then
-    if tonumber(redis.call('zincrby', KEYS[1], -shares, 'taken')) <= 0 then
+    local first = redis.call('zrange', KEYS[1], 0, 1, 'withscores')
+    if first[3] then
+      redis.call('zadd', KEYS[1], first[2] - shares, 'taken')
+    else
       redis.call('del', KEYS[1])
     end
     return 0

@@ -21,20 +21,30 @@ local function release(i, owner, rest, time, queue)
     if not other_kind(KEYS[i], capacity) then
       end_leases(KEYS[i])
       settle(KEYS[i], queue, ARGV[1])
+      clear(KEYS[i])
     end
     return state
   end
-  redis.call('zrem', KEYS[i], found)
-  take_back(KEYS[i], shares_of(found))
   time = tonumber(time)
   if time > 0 then
-    -- Another name, so that no renewal in flight extends the hold.
-    give(KEYS[i], 'kept:' .. found, time)
+    last_for(KEYS[i], time)
+    -- Another name, so that no renewal in flight extends the hold. It may be there from a release before.
+    local is_new = redis.call('zadd', KEYS[i], score(COUNTED + now + time), 'kept:' .. found) == 1
+    if is_new then
+      redis.call('zrem', KEYS[i], found)
+    else
+      remove(KEYS[i], found)
+    end
+    if redis.call('zcount', KEYS[i], score(COUNTED), '+inf') == 1 then
+      redis.call('pexpire', KEYS[i], time)
+    end
     local unsent = tell_first(queue, ARGV[1])
     return unsent and {'UNPUBLISHED', unsent} or {'KEPT', 0}
   end
   end_leases(KEYS[i])
+  remove(KEYS[i], found)
   local admitted, unsent = settle(KEYS[i], queue, ARGV[1])
+  clear(KEYS[i])
   if unsent then
     return {'UNPUBLISHED', unsent}
   end

@@ -9,7 +9,7 @@ local GAPS = 8e15
 -- of another type.
 local function has_claims(queue)
   local gaps = redis.pcall('zremrangebyscore', queue, score(GAPS), '+inf')
-  return type(gaps) ~= 'table' and redis.call('exists', queue) == 1
+  return type(gaps) ~= 'table' and redis.pcall('exists', queue) == 1
 end
 
 -- Whether the client of an entry in the queue is gone.
@@ -19,7 +19,7 @@ end
 
 -- What an entry asks for: how many shares, of which capacity, for how many ms. Nothing if it is no claim.
 local function wanted(entry)
-  local shares, capacity, lease = entry:match('^s(%d+)/(%d+)/(%d+)$', 69)
+  local shares, capacity, lease = entry:match('^s(%d+)/(%d+)/(%d%d?%d?%d?)$', 69)
   if shares and shares ~= '0' and tonumber(shares) <= tonumber(capacity) then
     return tonumber(shares), capacity, tonumber(lease)
   end
@@ -49,35 +49,33 @@ local function settle(key, queue, channels, own)
   end
   local admitted, unsent, passed = 0, nil, 0
   for _ = 1, 1000 do
-    local first, ticket = unpack(redis.call('zrange', queue, passed, passed, 'withscores'))
+    -- In a slot that is being moved, the queue may be gone.
+    local first, ticket = unpack(redis.pcall('zrange', queue, passed, passed, 'withscores'))
     if not first then
       return admitted, unsent, false
     end
     local owner, shares, capacity, lease = first:sub(1, 32), wanted(first)
     local waits = shares and (owner == own or not is_gone(channels, first))
+    -- It may have got its shares by an attempt.
+    if waits and select(2, hold_of(key, owner, score(shares), capacity)) then
+      waits = false
+    end
     if waits and taken(key) + shares > tonumber(capacity) then
       if first:byte(33) ~= 45 then
         return admitted, unsent, true
       end
       passed = passed + 1
-      waits = false
     else
       redis.call('zrem', queue, first)
-    end
-    -- It may have got its shares by an attempt.
-    if waits then
-      local name, own_score = hold_of(key, owner, score(shares), capacity)
-      if not own_score then
-        local reached, failure = true, nil
-        -- The reply tells the claim that makes the attempt.
-        if first:byte(33) ~= 45 and owner ~= own then
-          local message = owner .. ' ' .. score(ticket) .. ' ' .. lease
-          reached, failure = tell(channels .. first:sub(33, 68), message)
-        end
-        if reached then
-          give(key, owner .. '/' .. score(shares) .. '/' .. capacity, lease)
-          admitted, unsent = admitted + 1, unsent or failure
-        end
+      local reached, failure = waits, nil
+      -- The reply tells the claim that makes the attempt.
+      if waits and first:byte(33) ~= 45 and owner ~= own then
+        local message = owner .. ' ' .. score(ticket) .. ' ' .. lease
+        reached, failure = tell(channels .. first:sub(33, 68), message)
+      end
+      if reached then
+        give(key, owner .. '/' .. score(shares) .. '/' .. capacity, lease)
+        admitted, unsent = admitted + 1, unsent or failure
       end
     end
   end

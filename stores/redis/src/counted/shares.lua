@@ -3,8 +3,7 @@
 -- share of ALL, and a writer has ALL of them.
 -- The members of the key are the holders, `<owner>/<shares>/<capacity>`, where the capacity is that of the holder's request.
 -- Their scores are the times in ms at which their leases end, and COUNTED more. The member `taken` comes before them: its
--- score is the number of all shares that are taken.
--- The functions call the server by `redis.call` after a first write only: a server that is out of memory then lets them.
+-- score is the number of all shares that are taken. One ZADD writes both, so that neither is without the other.
 local COUNTED, ALL = 5e13, '10000000000'
 local time = redis.call('time')
 local now = 1000 * time[1] + math.floor(time[2] / 1000)
@@ -43,15 +42,17 @@ local function other_kind(key, capacity)
     local is_other = first.err:find('WRONGTYPE', 1, true)
     return is_other, not is_other and first or nil
   end
-  if first[1] then
-    local its = first[1] == 'taken' and first[2] and first[2]:match('/(%d+)$')
+  if first[2] then
+    local its = first[1] == 'taken' and first[2]:match('/(%d+)$')
     return not its or (its == ALL) ~= (capacity == ALL)
   end
+  return first[1] and first[1] ~= 'taken'
 end
 
--- The number of shares that are taken.
+-- The number of shares that are taken. Without a holder, there are none.
 local function taken(key)
-  return tonumber(redis.call('zscore', key, 'taken') or 0)
+  local first = redis.pcall('zrange', key, 0, 1, 'withscores')
+  return first[1] == 'taken' and first[3] and tonumber(first[2]) or 0
 end
 
 -- The hold of an owner, which may have another mode than the one that is asked for: its name, and its score.
@@ -68,13 +69,14 @@ end
 -- The name of the hold that `held` has found, and its score.
 local found, found_score
 
--- Whether `owner` has lock i. `wanted` begins with what it has asked for; without it, it is a writer. The first result is
+-- Whether `owner` has lock i. `wanted` begins with what it has asked for; without it, it is a reader or a writer. The first
+-- result is
 --   OWNED               yes
 --   GONE                no, its lease has ended, or was ended
 --   TAKEN               no, and its shares are taken, or the key holds no such lock
 -- The second result is an error that leaves this unknown: any error but a wrong type.
 local function held(i, owner, wanted)
-  local shares, capacity = ALL, ALL
+  local shares, capacity = '1', ALL
   if wanted then
     shares, capacity = asked(wanted)
   end
@@ -89,19 +91,28 @@ local function held(i, owner, wanted)
     found, found_score = name, tonumber(own)
     return 'OWNED'
   end
-  return taken(KEYS[i]) + shares > tonumber(capacity) and 'TAKEN' or 'GONE'
+  local is_taken = not own and taken(KEYS[i]) + shares > tonumber(capacity)
+    and redis.call('zcount', KEYS[i], score(COUNTED + now + 1), '+inf') > 0
+  return is_taken and 'TAKEN' or 'GONE'
 end
 
 -- Gives shares to a new holder with this name for `lease` ms.
 local function give(key, name, lease)
-  redis.call('zadd', key, score(COUNTED + now + lease), name)
-  redis.call('zincrby', key, shares_of(name), 'taken')
+  local total = score(taken(key) + shares_of(name))
+  redis.call('zadd', key, total, 'taken', score(COUNTED + now + lease), name)
   last_for(key, lease)
 end
 
--- Takes shares back from holders that were removed.
-local function take_back(key, shares)
-  if tonumber(redis.call('zincrby', key, -shares, 'taken')) <= 0 then
+-- Removes a holder. The key stays until `clear`: in a slot that is being moved, it must not vanish in between.
+local function remove(key, name)
+  local total = taken(key) - shares_of(name)
+  redis.call('zrem', key, name)
+  redis.call('zadd', key, score(total), 'taken')
+end
+
+-- Deletes a key without holders.
+local function clear(key)
+  if redis.call('zcount', key, score(COUNTED), '+inf') == 0 then
     redis.call('del', key)
   end
 end
@@ -109,12 +120,7 @@ end
 -- Ends the leases that are over.
 local function end_leases(key)
   local over = redis.call('zrangebyscore', key, score(COUNTED), score(COUNTED + now))
-  if over[1] then
-    local shares = 0
-    for _, name in ipairs(over) do
-      shares = shares + shares_of(name)
-    end
-    redis.call('zremrangebyscore', key, score(COUNTED), score(COUNTED + now))
-    take_back(key, shares)
+  for _, name in ipairs(over) do
+    remove(key, name)
   end
 end

@@ -96,7 +96,7 @@ fn all_scripts_are_loaded() {
     let others = 3;
     let scripts = ALL.iter().flat_map(|format| format.scripts()).count() + others;
     assert_eq!(load_all(false).cmd_iter().count(), scripts);
-    assert_eq!(load_all(true).cmd_iter().count(), scripts + 4 * ALL.len() + 1);
+    assert_eq!(load_all(true).cmd_iter().count(), scripts + 4 * ALL.len() + 2);
 }
 
 #[test]

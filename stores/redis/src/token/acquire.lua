@@ -14,7 +14,7 @@
 local queue = KEYS[2] or ARGV[5]
 
 local function busy(left)
-  return enter_queue(queue, left, ARGV[7], 0)
+  return enter_queue(queue, left, ARGV[7])
 end
 
 local left = redis.call('pttl', KEYS[1])
