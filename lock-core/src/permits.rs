@@ -2,7 +2,7 @@
 
 use crate::error::LockError;
 
-/// The largest number of permits that one call can acquire. A request has them one by one.
+/// The largest number of permits that one call can acquire.
 pub const MOST_AT_ONCE: u32 = 1_000;
 
 /// A number of the permits of a `Semaphore`, such as 2 of 10.

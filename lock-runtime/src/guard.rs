@@ -293,6 +293,20 @@ impl LockGuard {
 
     /// What only the guard of a [read-write lock](crate::ReadWriteLock) can do: change its mode. `None` for other locks. Costs
     /// no round trip.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let client = LockClient::memory();
+    /// assert!(client.read_write("catalog").read().acquire().await?.read_write().is_some());
+    /// assert!(client.lock("report").acquire().await?.read_write().is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn read_write(&self) -> Option<ReadWriteHold<'_>> {
         self.mode().map(|_| ReadWriteHold::new(&self.engine, &self.hold))

@@ -37,7 +37,8 @@ impl<'a> ReadWriteHold<'a> {
     /// * [`LockError::Lost`]: the lock is no longer held.
     /// * [`LockError::Unavailable`]: the store has not answered in time. The guard is still that of a
     ///   reader.
-    /// * [`LockError::Config`]: another change of the mode is in progress, or there is no tokio runtime with timers and, for Redis, I/O here.
+    /// * [`LockError::Config`]: another change of the mode is in progress, or there is no tokio runtime with timers and,
+    ///   for Redis, I/O here.
     /// * [`LockError::Denied`], [`LockError::ShutDown`].
     ///
     /// # Examples
@@ -59,8 +60,8 @@ impl<'a> ReadWriteHold<'a> {
         self.engine.try_upgrade(self.hold).await
     }
 
-    /// Makes a reader of a writer, and lets in the other readers that wait. No other writer can come in
-    /// between. Costs one round trip.
+    /// Makes a reader of a writer, and lets in the readers that wait, up to the first writer in the order of arrival.
+    /// No other writer can come in between. Costs one round trip.
     ///
     /// Cancel safe: the guard is that of a reader as soon as the future is polled. If it is dropped, or
     /// after [`LockError::Unavailable`], the store may exclude other readers until the guard is released or

@@ -26,8 +26,8 @@ use crate::permits::Permits;
 /// when a call has to wait and a holder has another limit, once for each key (up to 100 keys).
 ///
 /// **Cost.** As for another lock: one round trip for a call that need not wait, and one for its release,
-/// however many permits it acquires. Passing permits on inside a process costs none. The server does work in
-/// proportion to the number of permits of a call.
+/// however many permits it acquires. Passing permits on inside a process costs none. The work of the server does
+/// not depend on the number of permits.
 ///
 /// **Nested use.** In the body of a holder, a call for at most as many permits shares the hold. A call for
 /// more is [`LockError::WouldDeadlock`]: two holders that wait for more of what they have wait for each
@@ -125,6 +125,19 @@ impl Semaphore {
     /// # Errors
     ///
     /// As for [`Lock::run`] and [`acquire`](Self::acquire).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_runtime::{LockClient, LockError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let exports = LockClient::memory().semaphore("exports", 3);
+    /// assert_eq!(exports.run(async { 7 }).await?, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn run<F: Future>(
         &self,
         body: F,
