@@ -123,16 +123,18 @@ async fn unpolled_requests_do_not_prevent_others_from_being_sent() {
     client.lock("warm").run(async {}).await.expect("free");
     let mut unpolled: Vec<AcquireFuture> = Vec::new();
     // More than the limit of requests in flight, so the last ones are not sent.
-    for n in 0..1200 {
+    for n in 0.. {
         let call = client.lock(format!("u:{n}")).acquire();
         // Tokio would let other tasks run after a hundred of them.
         let mut call: AcquireFuture = Box::pin(tokio::task::unconstrained(call));
-        // Some calls complete at once, if this thread is delayed.
+        // Calls complete at once while this thread is delayed: a sixth of them on one processor.
         if call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             unpolled.push(call);
         }
+        if unpolled.len() == 1200 {
+            break;
+        }
     }
-    assert!(unpolled.len() > 1000, "{}", unpolled.len());
     for n in 0..10 {
         let lock = client.lock(format!("k:{n}"));
         let guard =
