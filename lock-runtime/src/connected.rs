@@ -27,6 +27,11 @@ use crate::telemetry::SiteMetrics;
 use crate::timeout::Wait;
 use crate::wire_format::WireFormat;
 
+/// The number of keys that a server looks at in one step of a scan. Other clients wait for the step, so it is short: about a
+/// quarter of a millisecond. Shorter steps would cost the server more time in all.
+#[cfg(feature = "admin")]
+const SCANNED_AT_ONCE: u32 = 250;
+
 /// The longest name of a leader, in bytes.
 pub(crate) const LONGEST_NAME: usize = 256;
 
@@ -138,7 +143,8 @@ impl Connected {
         position: ScanPosition,
         pattern: &str,
     ) -> Result<ScanPage, LockError> {
-        let scanned = async { self.backend.inspector()?.scan(position, pattern).await };
+        let scanned =
+            async { self.backend.inspector()?.scan(position, pattern, SCANNED_AT_ONCE).await };
         self.read(None, scanned).await
     }
 

@@ -3,6 +3,7 @@
 mod admin;
 mod attribute;
 mod cancellation;
+mod conformance;
 mod connect;
 mod cost;
 mod errors;

@@ -27,10 +27,11 @@ pub trait KeyInspector: Send + Sync {
         token: &'a str,
     ) -> MaybeReady<'a, Result<Deletion, StoreError>>;
 
-    /// The next keys whose names match a pattern.
+    /// The next keys whose names match a pattern: about `limit`, or no more than that in a store with an index of keys.
     fn scan<'a>(
         &'a self,
         position: ScanPosition,
         pattern: &'a str,
+        limit: u32,
     ) -> MaybeReady<'a, Result<ScanPage, StoreError>>;
 }

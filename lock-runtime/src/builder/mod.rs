@@ -4,7 +4,7 @@ mod defaults;
 mod limits;
 mod network;
 mod quorum;
-mod source;
+pub(crate) mod source;
 
 use std::fmt;
 use std::sync::Arc;

@@ -12,14 +12,14 @@ use crate::store::{OpenStore, Store};
 use crate::store::{Settings, StoreAddress, open};
 
 /// Where the locks of a client are.
-pub(super) enum StoreSource {
+pub(crate) enum StoreSource {
     Address(StoreAddress),
     #[cfg(feature = "store")]
     Custom(Arc<dyn OpenStore>),
 }
 
 impl StoreSource {
-    pub(super) fn open(&self, settings: &Settings) -> Result<Arc<dyn Backend>, LockError> {
+    pub(crate) fn open(&self, settings: &Settings) -> Result<Arc<dyn Backend>, LockError> {
         match self {
             Self::Address(address) => open(address, settings),
             #[cfg(feature = "store")]
@@ -88,6 +88,16 @@ impl LockClientBuilder {
         };
         let problem = "this store connects before its first request; use `connect`";
         Err(LockError::config(option, problem))
+    }
+
+    /// The same, for a store that may be either.
+    pub(crate) fn from(mut self, source: &StoreSource) -> Self {
+        match source {
+            StoreSource::Address(StoreAddress::Url(url)) => self.url = Some(url.clone()),
+            StoreSource::Address(StoreAddress::Quorum(urls)) => self.quorum = Some(urls.clone()),
+            StoreSource::Custom(store) => self.store = Some(Arc::clone(store)),
+        }
+        self
     }
 
     /// Keeps the locks in a custom store, instead of one that a URL names: see [`store`](crate::store).

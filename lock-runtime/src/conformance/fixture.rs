@@ -1,12 +1,24 @@
 //! What the checks of stores share.
 
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::store::owner::{ClientTag, OwnerId};
-use crate::store::subscriptions::Subscriptions;
-use crate::store::{
-    FenceRequest, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest, Store, WakeUps,
+use tokio::runtime::Handle;
+
+use crate::builder::source::StoreSource;
+use crate::client::LockClient;
+use crate::replicas::RequiredReplicas;
+use crate::store::contract::{
+    Acquired, Backend, BackgroundRuntimes, Claim, Fenced, Lane, Layout, LockStore, Mode, Queueing,
+    Release, Released, Renewal, Renewed, Resource, SendTrace, StoreError,
 };
+use crate::store::hold_reports::HoldReports;
+use crate::store::owner::OwnerId;
+use crate::store::{OpenStore, Settings, Store, StoreAddress};
+use crate::sync::{Mutex, lock};
+use crate::timeout::RequestTimeout;
 
 /// A lease that does not end during a check.
 pub(super) const LONG: Duration = Duration::from_secs(60);
@@ -17,79 +29,203 @@ pub(super) const SHORT: Duration = Duration::from_millis(400);
 /// How long something may take that has to happen.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The response timeout of the clients.
+const RESPONSE: Duration = Duration::from_secs(10);
+
+/// A store that is checked. Each check makes clients of it.
+pub struct CheckedStore {
+    source: StoreSource,
+    is_fresh: bool,
+}
+
+/// Without its URL.
+impl fmt::Debug for CheckedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CheckedStore").field("is_fresh", &self.is_fresh).finish_non_exhaustive()
+    }
+}
+
+impl CheckedStore {
+    /// A custom store.
+    pub fn new(store: impl Store) -> Self {
+        let store: Arc<dyn OpenStore> = Arc::new(Arc::new(store));
+        Self { source: StoreSource::Custom(store), is_fresh: false }
+    }
+
+    /// The store of this URL.
+    pub fn url(url: impl Into<String>) -> Self {
+        let source = StoreSource::Address(StoreAddress::Url(url.into()));
+        Self { source, is_fresh: false }
+    }
+
+    /// The same store, but each key seems to be free, so that the store may begin with its cheapest request.
+    #[must_use]
+    pub fn fresh(self) -> Self {
+        Self { is_fresh: true, ..self }
+    }
+
+    /// A client of the library.
+    pub(super) async fn client(&self, lease: Duration) -> LockClient {
+        let builder = LockClient::builder().lease(lease);
+        let connected = builder.from(&self.source).connect().await;
+        connected.expect("the store connects")
+    }
+
+    /// Its plain locks, without the engine of a client.
+    pub(super) async fn connect(&self) -> CheckedLocks {
+        let backend = self.source.open(&Settings::new(LONG, RESPONSE)).expect("the store");
+        let here = Handle::current();
+        let runtimes = BackgroundRuntimes { renewals: here.clone(), wake_ups: here };
+        backend.adopt(&runtimes, HoldReports::new(drop));
+        backend.connect().await.expect("the store connects");
+        let locks = backend.handle(Layout::TOKEN);
+        CheckedLocks { backend, locks, is_fresh: self.is_fresh, asked: Mutex::default() }
+    }
+}
+
+/// The plain locks of a client.
+pub(super) struct CheckedLocks {
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) locks: Arc<dyn LockStore>,
+    is_fresh: bool,
+    /// What was asked for: the second request of an owner is never a fresh one.
+    asked: Mutex<HashSet<(String, OwnerId)>>,
+}
+
+fn plain(key: &str) -> Resource<'_> {
+    Resource { key, mode: Mode::Exclusive }
+}
+
+impl CheckedLocks {
+    pub(super) async fn acquire(
+        &self,
+        key: &str,
+        owner: OwnerId,
+        term: Duration,
+    ) -> Result<Acquired, StoreError> {
+        let is_first = lock(&self.asked).insert((key.to_owned(), owner));
+        let claim = Claim {
+            resource: plain(key),
+            owner,
+            term,
+            renewed: false,
+            fresh: self.is_fresh && is_first,
+            acknowledged_by: RequiredReplicas::NONE,
+            queueing: Queueing::None,
+            queued_before: Queueing::None,
+        };
+        let trace = SendTrace::default();
+        self.locks.try_acquire(claim, RequestTimeout::of(RESPONSE), &trace).await
+    }
+
+    /// Extends leases of keys in one place to this term.
+    pub(super) async fn renew(
+        &self,
+        leases: &[(&str, OwnerId)],
+        term: Duration,
+    ) -> Vec<Result<Renewed, StoreError>> {
+        let acknowledged_by = RequiredReplicas::NONE;
+        let renewal =
+            |&(key, owner)| Renewal { resource: plain(key), owner, term, acknowledged_by };
+        let batch: Vec<_> = leases.iter().map(renewal).collect();
+        self.locks.renew(&batch, Lane::Background).await
+    }
+
+    pub(super) async fn release(
+        &self,
+        key: &str,
+        owner: OwnerId,
+        keep: Duration,
+    ) -> Result<Released, StoreError> {
+        let release =
+            Release { resource: plain(key), owner, keep, queued: None, leaves_gap: false };
+        self.locks.release(release, Lane::Caller).await
+    }
+
+    pub(super) async fn fence(
+        &self,
+        key: &str,
+        owner: OwnerId,
+        at_least: u64,
+    ) -> Result<Fenced, StoreError> {
+        self.locks.fence(plain(key), owner, at_least).await
+    }
+}
+
 /// A key and owners of a check.
+#[derive(Debug, Clone)]
 pub(super) struct Fixture {
     pub(super) key: String,
-    pub(super) owners: [String; 2],
+    pub(super) owners: [OwnerId; 2],
 }
 
 impl Fixture {
-    /// Connects the stores. Their wake-ups are for nobody.
-    pub(super) async fn new<S: Store>(stores: &[&S]) -> Self {
-        for store in stores {
-            let nobody = Subscriptions::local();
-            store.connect(WakeUps::new(&nobody, None)).await.expect("the store connects");
-        }
-        Self { key: format!("conformance:{}", owner()), owners: [owner(), owner()] }
-    }
-
-    /// The same owners, for another key.
-    pub(super) fn with_another_key(&self) -> Self {
-        Self { key: format!("conformance:{}", owner()), owners: self.owners.clone() }
+    /// One that no other check uses.
+    pub(super) fn new() -> Self {
+        Self { key: new_key(), owners: [owner(), owner()] }
     }
 
     /// The same owners, for a key that begins with this one.
     pub(super) fn behind(&self, end: &str) -> Self {
-        Self { key: format!("{}{end}", self.key), owners: self.owners.clone() }
+        Self { key: format!("{}{end}", self.key), owners: self.owners }
     }
 
-    pub(super) fn lease(&self, owner: usize, term: Duration) -> LeaseRequest<'_> {
-        LeaseRequest::new(&self.key, &self.owners[owner], term)
-    }
-
-    pub(super) fn release(&self, owner: usize) -> ReleaseRequest<'_> {
-        ReleaseRequest::new(&self.key, &self.owners[owner])
-    }
-
-    pub(super) fn fence(&self, owner: usize) -> FenceRequest<'_> {
-        FenceRequest::new(&self.key, &self.owners[owner])
-    }
-
-    /// One owner gets the key.
-    pub(super) async fn acquire<S: Store>(
+    /// The owner extends its lease to this term.
+    pub(super) async fn renew(
         &self,
-        store: &S,
+        locks: &CheckedLocks,
+        owner: usize,
+        term: Duration,
+    ) -> Result<Renewed, StoreError> {
+        let mut renewed = locks.renew(&[(&self.key, self.owners[owner])], term).await;
+        assert_eq!(renewed.len(), 1, "one lease has one answer");
+        renewed.remove(0)
+    }
+
+    /// The owner releases the key, which then stays taken for `keep`.
+    pub(super) async fn release(
+        &self,
+        locks: &CheckedLocks,
+        owner: usize,
+        keep: Duration,
+    ) -> Result<Released, StoreError> {
+        locks.release(&self.key, self.owners[owner], keep).await
+    }
+
+    /// One owner gets the key. Returns the fencing token of the grant.
+    pub(super) async fn acquire(
+        &self,
+        locks: &CheckedLocks,
         owner: usize,
         term: Duration,
     ) -> Option<u64> {
-        match store.acquire(self.lease(owner, term)).await {
-            Ok(LeaseOutcome::Granted { fence }) => fence,
+        match locks.acquire(&self.key, self.owners[owner], term).await {
+            Ok(Acquired::Granted(grant)) => grant.fence,
             other => panic!("a free key was not granted: {other:?}"),
         }
     }
 
     /// The owner loses the key.
-    pub(super) async fn free<S: Store>(&self, store: &S, owner: usize) {
-        let released = store.release(self.release(owner)).await;
+    pub(super) async fn free(&self, locks: &CheckedLocks, owner: usize) {
+        let released = self.release(locks, owner, Duration::ZERO).await;
         assert!(
-            matches!(released, Ok(ReleaseOutcome::Freed { .. })),
+            matches!(released, Ok(Released::Freed { .. })),
             "a release by the owner: {released:?}"
         );
     }
 
     /// Whether the owner gets the key, if it is free now.
-    pub(super) async fn tries<S: Store>(&self, store: &S, owner: usize, term: Duration) -> bool {
-        match store.acquire(self.lease(owner, term)).await {
-            Ok(LeaseOutcome::Granted { .. }) => true,
-            Ok(LeaseOutcome::Busy { .. }) => false,
+    pub(super) async fn tries(&self, locks: &CheckedLocks, owner: usize, term: Duration) -> bool {
+        match locks.acquire(&self.key, self.owners[owner], term).await {
+            Ok(acquired) => acquired.is_grant(),
             Err(error) => panic!("an attempt failed: {error:?}"),
         }
     }
 
     /// The owner gets the key as soon as it is free.
-    pub(super) async fn gets<S: Store>(&self, store: &S, owner: usize, term: Duration) {
+    pub(super) async fn gets(&self, locks: &CheckedLocks, owner: usize, term: Duration) {
         let began = Instant::now();
-        while !self.tries(store, owner, term).await {
+        while !self.tries(locks, owner, term).await {
             assert!(
                 began.elapsed() < PATIENCE,
                 "the key of a lease of {SHORT:?} is not free after {PATIENCE:?}"
@@ -99,8 +235,12 @@ impl Fixture {
     }
 }
 
-/// The token of a new owner.
-pub(super) fn owner() -> String {
-    let id = OwnerId::new().expect("randomness");
-    ClientTag::random().expect("randomness").owner_name(id)
+/// A new key. Keys that begin with it are in one slot of a cluster.
+pub(super) fn new_key() -> String {
+    format!("{{conformance:{}}}", String::from_utf8_lossy(&owner().to_text()))
+}
+
+/// A new owner.
+pub(super) fn owner() -> OwnerId {
+    OwnerId::new().expect("randomness")
 }

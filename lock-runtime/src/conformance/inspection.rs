@@ -1,40 +1,49 @@
 //! What operators and other clients read.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use super::fixture::{Fixture, LONG};
-use crate::store::{LeaseScan, ReleaseOutcome, Store, StoreError, StoredLease};
+use super::fixture::{CheckedLocks, CheckedStore, Fixture, LONG};
+use crate::lock_state::{LockState, StoredLayout};
+use crate::store::contract::{KeyInspector, Layout, Released, StoreError};
+use crate::store::scanning::ScanPosition;
 
 /// More parts than a scan of a few keys has.
 const MOST_PARTS: usize = 1000;
+
+/// The store as operators see it. `None` if it never tells them anything.
+async fn inspector<'a>(locks: &'a CheckedLocks, key: &str) -> Option<&'a dyn KeyInspector> {
+    let inspector = locks.backend.inspector().ok()?;
+    let does_not_tell = |error: &StoreError| matches!(error, StoreError::Config { .. });
+    let read = inspector.read_lock(key).await;
+    (!read.is_err_and(|error| does_not_tell(&error))).then_some(inspector)
+}
 
 /// A store tells what it knows about a key, or never tells it.
 ///
 /// # Panics
 ///
 /// If the store breaks its contract.
-pub async fn a_lease_can_be_inspected<S: Store>(store: &S) {
-    let fixture = Fixture::new(&[store]).await;
-    let inspected = async || match store.inspect(&fixture.key).await {
-        Err(error) if does_not_tell(&error) => None,
-        found => Some(found.expect("an answer")),
-    };
-    store.check().await.expect("the store works");
-    let Some(found) = inspected().await else { return };
-    assert_eq!(found, None, "nobody has the key");
-    fixture.acquire(store, 0, LONG).await;
-    let lease = inspected().await.flatten().expect("the key is taken");
-    is_lease_of(&fixture, &lease);
-    if store.keeps_after_release() {
-        let kept = store.release(fixture.release(0).keep(LONG)).await;
-        assert!(matches!(kept, Ok(ReleaseOutcome::Freed { .. })), "{kept:?}");
-        let kept = inspected().await.flatten().expect("the key stays taken");
-        assert!(kept.owner.is_none(), "nobody has the key");
-        assert!(kept.left.is_some(), "it is kept for some time");
+pub async fn a_lease_can_be_inspected(store: CheckedStore) {
+    let (fixture, locks) = (Fixture::new(), store.connect().await);
+    locks.backend.check_readiness(Layout::TOKEN).await.expect("the store works");
+    let Some(inspector) = inspector(&locks, &fixture.key).await else { return };
+    let inspected = async || inspector.read_lock(&fixture.key).await.expect("an answer");
+    assert!(inspected().await.is_none(), "nobody has the key");
+    fixture.acquire(&locks, 0, LONG).await;
+    is_lease_of(&fixture, &inspected().await.expect("the key is taken"));
+    let holder = locks.backend.holder(&fixture.key).await.expect("an answer");
+    assert!(holder.is_some_and(|holder| holder.is_own), "another owner is told");
+    if locks.locks.capabilities().keeps_after_release {
+        let kept = fixture.release(&locks, 0, LONG).await;
+        assert!(matches!(kept, Ok(Released::Freed { .. })), "{kept:?}");
+        let kept = inspected().await.expect("the key stays taken").holders.remove(0);
+        assert!(kept.is_released, "nobody has the key");
+        assert!(kept.lease_left.is_some(), "it is kept for some time");
         return;
     }
-    fixture.free(store, 0).await;
-    assert_eq!(inspected().await.flatten(), None, "the key was released");
+    fixture.free(&locks, 0).await;
+    assert!(inspected().await.is_none(), "the key was released");
 }
 
 /// A store finds all keys that are taken and begin with a prefix, or never tells them.
@@ -42,55 +51,61 @@ pub async fn a_lease_can_be_inspected<S: Store>(store: &S) {
 /// # Panics
 ///
 /// If the store breaks its contract.
-pub async fn a_scan_finds_all_keys_with_a_prefix<S: Store>(store: &S) {
-    let first = Fixture::new(&[store]).await;
-    if store.scan(LeaseScan::new(&first.key, 1)).await.is_err_and(|error| does_not_tell(&error)) {
-        return;
-    }
+pub async fn a_scan_finds_all_keys_with_a_prefix(store: CheckedStore) {
+    let (first, locks) = (Fixture::new(), store.connect().await);
+    let Some(inspector) = inspector(&locks, &first.key).await else { return };
     // The parts of a scan begin behind keys of any length and characters.
     let keys = ["", "\0", ":a", ":a:b", ":a\u{10ffff}", ":é", "z"];
-    let fixtures = keys.map(|end| first.behind(end));
-    for fixture in &fixtures {
-        fixture.acquire(store, 0, LONG).await;
+    let (fixtures, other) = (keys.map(|end| first.behind(end)), Fixture::new());
+    for fixture in fixtures.iter().chain([&other]) {
+        fixture.acquire(&locks, 0, LONG).await;
     }
-    let other = Fixture::new(&[store]).await;
-    other.acquire(store, 0, LONG).await;
     for limit in [1, 2, 100] {
-        let (mut found, mut from, mut parts) = (Vec::new(), None, 0);
-        loop {
-            parts += 1;
-            assert!(parts < MOST_PARTS, "the scan does not end");
-            let mut scan = LeaseScan::new(&first.key, limit);
-            scan.from = from.as_deref();
-            let page = store.scan(scan).await.expect("an answer");
-            assert!(page.leases.len() <= limit, "{} leases instead of {limit}", page.leases.len());
-            found.extend(page.leases);
-            assert!(found.len() <= keys.len(), "a key is found twice, or one without the prefix");
-            let Some(next) = page.next else { break };
-            from = Some(next);
-        }
+        let found = scanned(inspector, &first.key, limit).await;
+        assert_eq!(found.len(), keys.len(), "each key is found, and no key without the prefix");
         for fixture in &fixtures {
-            let mut leases = found.iter().filter(|lease| lease.key == fixture.key);
-            let lease = leases.next().expect("each key is found");
-            is_lease_of(fixture, lease);
-            assert!(leases.next().is_none(), "a key is found twice");
+            is_lease_of(fixture, found.get(&fixture.key).expect("each key is found"));
         }
     }
     for fixture in fixtures.iter().chain([&other]) {
-        fixture.free(store, 0).await;
+        fixture.free(&locks, 0).await;
     }
-    let rest = store.scan(LeaseScan::new(&first.key, 100)).await.expect("an answer");
-    assert!(rest.leases.is_empty(), "the keys were released");
+    assert!(scanned(inspector, &first.key, 100).await.is_empty(), "the keys were released");
 }
 
-/// Whether the store does not have the method.
-fn does_not_tell(error: &StoreError) -> bool {
-    matches!(error, StoreError::Config { option: "store", .. })
+/// The locks whose keys begin with a prefix, by key.
+async fn scanned(
+    inspector: &dyn KeyInspector,
+    prefix: &str,
+    limit: u32,
+) -> HashMap<String, LockState> {
+    let (pattern, mut found) = (format!("{prefix}*"), HashMap::new());
+    let (mut next, mut parts) = (Some(ScanPosition::Beginning), 0);
+    while let Some(position) = next {
+        parts += 1;
+        assert!(parts < MOST_PARTS, "the scan does not end");
+        let page = inspector.scan(position, &pattern, limit).await.expect("an answer");
+        let is_possible = u32::try_from(page.locks.len()).is_ok_and(|locks| locks <= limit);
+        assert!(is_possible, "{} locks instead of {limit}", page.locks.len());
+        for lock in page.locks {
+            assert!(found.insert(lock.key.clone(), lock).is_none(), "a key is found twice");
+        }
+        // A server without an index of its keys may find one twice.
+        for key in page.keys {
+            if let Some(lock) = inspector.read_lock(&key).await.expect("an answer") {
+                found.insert(key, lock);
+            }
+        }
+        next = page.next;
+    }
+    found
 }
 
-fn is_lease_of(fixture: &Fixture, lease: &StoredLease) {
-    assert_eq!(lease.key, fixture.key);
-    assert!(lease.owner.as_ref() == Some(&fixture.owners[0]), "another owner is told");
-    let left = lease.left.expect("the lease ends");
+fn is_lease_of(fixture: &Fixture, lock: &LockState) {
+    assert_eq!(lock.key, fixture.key);
+    assert_eq!(lock.layout, StoredLayout::Token, "another owner is told");
+    let holder = lock.holders.first().expect("a holder");
+    assert!(holder.held_for.is_some_and(|time| time < LONG), "the owner began just now");
+    let left = holder.lease_left.expect("the lease ends");
     assert!(left > Duration::ZERO && left <= LONG * 2, "{left:?} are left of {LONG:?}");
 }

@@ -1,7 +1,7 @@
 //! Checks of stores: [`store_conformance!`](crate::store_conformance) makes a test of each. A check panics if the store
 //! breaks its contract.
 //!
-//! Each check gets one or two clients of the same store, which do not share connections, and uses keys of its own, so the
+//! Each check makes one or two clients of the same store, which do not share connections, and uses keys of its own, so the
 //! checks can run at the same time, and on a store that is in use. They take a few seconds together, and nothing that they do
 //! depends on the speed of the machine.
 //!
@@ -21,6 +21,7 @@ pub use self::expiry::{
     a_renewal_extends_a_lease, a_renewal_shortens_nothing,
     renewals_at_the_same_time_shorten_nothing, the_second_request_shortens_nothing,
 };
+pub use self::fixture::CheckedStore;
 pub use self::inspection::{a_lease_can_be_inspected, a_scan_finds_all_keys_with_a_prefix};
 pub use self::owners::{
     a_batch_is_answered_one_by_one, a_free_key_is_granted_to_one_owner, a_released_key_is_free,
@@ -32,8 +33,9 @@ pub use self::requests::{
 pub use self::tokens::{tokens_are_for_the_owner_only, tokens_rise};
 pub use self::whole::calls_of_two_clients_exclude_each_other;
 
-/// A test of each check for a store. The expression makes a client of the store. It may await, is evaluated once
-/// or twice in each test, and makes clients of the same store every time.
+/// A test of each check for a store: `store_conformance!(STORE)` for a [`Store`](crate::store::Store), or
+/// `store_conformance!(checked: STORE)` for a [`CheckedStore`], which may be that of a URL. The expression makes a client of
+/// the store. It may await, is evaluated once or twice in each test, and makes clients of the same store every time.
 ///
 /// What the clients of a test need before, such as a server, can be made first, and is dropped after the test:
 /// `store_conformance!(let server = Server::start(); Table::connect(&server.url()).await)`.
@@ -58,10 +60,10 @@ pub use self::whole::calls_of_two_clients_exclude_each_other;
 /// ```
 #[macro_export]
 macro_rules! store_conformance {
-    ($store:expr) => {
-        $crate::store_conformance! { let fixture = (); { let () = fixture; $store } }
+    (checked: $store:expr) => {
+        $crate::store_conformance! { checked: let fixture = (); { let () = fixture; $store } }
     };
-    (let $fixture:ident = $made:expr; $store:expr) => {
+    (checked: let $fixture:ident = $made:expr; $store:expr) => {
         $crate::store_conformance! { @tests ($fixture, $made, $store);
             one: the_owner_may_ask_again, a_lease_can_be_inspected, a_scan_finds_all_keys_with_a_prefix, a_released_key_is_free, only_the_owner_renews,
                 only_the_owner_releases, a_batch_is_answered_one_by_one, a_lease_ends,
@@ -73,6 +75,11 @@ macro_rules! store_conformance {
                 calls_of_two_clients_exclude_each_other;
         }
     };
+    (let $fixture:ident = $made:expr; $store:expr) => {
+        $crate::store_conformance! {
+            checked: let $fixture = $made; $crate::conformance::CheckedStore::new($store)
+        }
+    };
     (@tests $all:tt; one: $($one:ident),*; two: $($two:ident),*;) => {
         $($crate::store_conformance! { @one $one $all })*
         $($crate::store_conformance! { @two $two $all })*
@@ -81,7 +88,7 @@ macro_rules! store_conformance {
         #[::tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $check() {
             let $fixture = $made;
-            $crate::conformance::$check(&$store).await;
+            $crate::conformance::$check($store).await;
         }
     };
     (@two $check:ident ($fixture:ident, $made:expr, $store:expr)) => {
@@ -91,5 +98,8 @@ macro_rules! store_conformance {
             let (one, two) = ($store, $store);
             $crate::conformance::$check(one, two).await;
         }
+    };
+    ($store:expr) => {
+        $crate::store_conformance! { let fixture = (); { let () = fixture; $store } }
     };
 }

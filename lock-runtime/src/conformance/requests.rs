@@ -4,11 +4,12 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use tokio::sync::Barrier;
 
-use super::fixture::{Fixture, LONG, SHORT, owner};
-use crate::store::{LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest, Store};
+use super::fixture::{CheckedStore, Fixture, LONG, SHORT, owner};
+use crate::store::contract::{Acquired, Released};
 
 const ROUNDS: usize = 20;
 const OWNERS: usize = 16;
@@ -18,33 +19,33 @@ const OWNERS: usize = 16;
 /// # Panics
 ///
 /// If the store breaks its contract.
-pub async fn one_of_many_requests_is_granted<S: Store>(one: S, two: S) {
-    let fixture = Fixture::new(&[&one, &two]).await;
-    let stores = [Arc::new(one), Arc::new(two)];
+pub async fn one_of_many_requests_is_granted(one: CheckedStore, two: CheckedStore) {
+    let fixture = Fixture::new();
+    let clients = [Arc::new(one.connect().await), Arc::new(two.connect().await)];
     for round in 0..ROUNDS {
         let barrier = Arc::new(Barrier::new(OWNERS));
         let attempts: Vec<_> = (0..OWNERS)
             .map(|number| {
-                let (store, barrier) = (Arc::clone(&stores[number % 2]), Arc::clone(&barrier));
+                let (locks, barrier) = (Arc::clone(&clients[number % 2]), Arc::clone(&barrier));
                 let (key, owner) = (fixture.key.clone(), owner());
                 tokio::spawn(async move {
                     barrier.wait().await;
-                    let acquired = store.acquire(LeaseRequest::new(&key, &owner, LONG)).await;
-                    (acquired, owner)
+                    (locks.acquire(&key, owner, LONG).await, locks, owner)
                 })
             })
             .collect();
         let mut granted = Vec::new();
         for attempt in attempts {
             match attempt.await.expect("the store does not panic") {
-                (Ok(LeaseOutcome::Granted { .. }), owner) => granted.push(owner),
-                (Ok(LeaseOutcome::Busy { .. }), _) => {}
-                (Err(error), _) => panic!("an attempt failed: {error:?}"),
+                (Ok(Acquired::Granted(_)), locks, owner) => granted.push((locks, owner)),
+                (Ok(Acquired::Busy(_)), ..) => {}
+                (other, ..) => panic!("an attempt failed: {other:?}"),
             }
         }
         assert_eq!(granted.len(), 1, "the number of owners in round {round}");
-        let released = stores[0].release(ReleaseRequest::new(&fixture.key, &granted[0])).await;
-        assert!(matches!(released, Ok(ReleaseOutcome::Freed { .. })), "{released:?}");
+        let (locks, owner) = &granted[0];
+        let released = locks.release(&fixture.key, *owner, Duration::ZERO).await;
+        assert!(matches!(released, Ok(Released::Freed { .. })), "{released:?}");
     }
 }
 
@@ -53,10 +54,10 @@ pub async fn one_of_many_requests_is_granted<S: Store>(one: S, two: S) {
 /// # Panics
 ///
 /// If the store breaks its contract.
-pub async fn a_dropped_request_leaves_a_lease_at_most<S: Store>(store: &S) {
-    let fixture = Fixture::new(&[store]).await;
+pub async fn a_dropped_request_leaves_a_lease_at_most(store: CheckedStore) {
+    let (fixture, locks) = (Fixture::new(), store.connect().await);
     for polls in 0..5 {
-        let mut acquire = pin!(store.acquire(fixture.lease(0, SHORT)));
+        let mut acquire = pin!(locks.acquire(&fixture.key, fixture.owners[0], SHORT));
         for _ in 0..polls {
             let is_ready = poll_fn(|cx| Poll::Ready(acquire.as_mut().poll(cx).is_ready())).await;
             if is_ready {
@@ -65,8 +66,8 @@ pub async fn a_dropped_request_leaves_a_lease_at_most<S: Store>(store: &S) {
             tokio::task::yield_now().await;
         }
     }
-    fixture.gets(store, 1, LONG).await;
-    fixture.free(store, 1).await;
+    fixture.gets(&locks, 1, LONG).await;
+    fixture.free(&locks, 1).await;
 }
 
 /// A key is any text of up to 1,024 bytes, and differs from each other one.
@@ -74,8 +75,8 @@ pub async fn a_dropped_request_leaves_a_lease_at_most<S: Store>(store: &S) {
 /// # Panics
 ///
 /// If the store breaks its contract.
-pub async fn a_key_is_any_text<S: Store>(store: &S) {
-    let fixture = Fixture::new(&[store]).await;
+pub async fn a_key_is_any_text(store: CheckedStore) {
+    let (fixture, locks) = (Fixture::new(), store.connect().await);
     let long = "k".repeat(1024 - fixture.key.len() - 2);
     let ends = [
         "",
@@ -112,18 +113,14 @@ pub async fn a_key_is_any_text<S: Store>(store: &S) {
     ];
     let ends = ends.iter().map(|end| (*end).to_owned());
     let ends = ends.chain([format!("{long}1"), format!("{long}2")]);
-    let keys: Vec<String> = ends.map(|end| format!("{}:{end}", fixture.key)).collect();
-    let [one, other] = &fixture.owners;
+    let keys: Vec<Fixture> = ends.map(|end| fixture.behind(&format!(":{end}"))).collect();
     for key in &keys {
-        let acquired = store.acquire(LeaseRequest::new(key, one, LONG)).await;
-        let is_granted = matches!(acquired, Ok(LeaseOutcome::Granted { .. }));
-        assert!(is_granted, "the key {key:?} is not free: {acquired:?}");
+        let is_free = key.tries(&locks, 0, LONG).await;
+        assert!(is_free, "the key {:?} is not free", key.key);
     }
     for key in &keys {
-        let acquired = store.acquire(LeaseRequest::new(key, other, LONG)).await;
-        let is_busy = matches!(acquired, Ok(LeaseOutcome::Busy { .. }));
-        assert!(is_busy, "the key {key:?} is not taken: {acquired:?}");
-        let released = store.release(ReleaseRequest::new(key, one)).await;
-        assert!(matches!(released, Ok(ReleaseOutcome::Freed { .. })), "{key:?}: {released:?}");
+        let is_free = key.tries(&locks, 1, LONG).await;
+        assert!(!is_free, "the key {:?} is not taken", key.key);
+        key.free(&locks, 0).await;
     }
 }

@@ -1,41 +1,47 @@
 //! Fencing tokens.
 
-use super::fixture::{Fixture, LONG};
-use crate::store::StoreError;
-use crate::store::{FencingOutcome, Store};
+use super::fixture::{CheckedStore, Fixture, LONG};
+use crate::store::contract::{Fenced, StoreError};
 
 const GRANTS: usize = 10;
+
+/// Whether the store issues no tokens.
+fn issues_none(answer: &Result<Fenced, StoreError>) -> bool {
+    matches!(answer, Err(StoreError::Config { .. }) | Ok(Fenced::Refused(_)))
+}
 
 /// The tokens of the grants of a key rise, and are no less than what is asked for. Checks nothing if the store issues none.
 ///
 /// # Panics
 ///
 /// If the store breaks its contract.
-pub async fn tokens_rise<S: Store>(one: S, two: S) {
-    let fixture = Fixture::new(&[&one, &two]).await;
+pub async fn tokens_rise(one: CheckedStore, two: CheckedStore) {
+    let (fixture, one, two) = (Fixture::new(), one.connect().await, two.connect().await);
     let mut last = None;
     for grant in 0..GRANTS {
-        let (store, owner) = ([&one, &two][grant % 2], grant % 2);
-        let delivered = fixture.acquire(store, owner, LONG).await;
+        let (locks, owner) = ([&one, &two][grant % 2], grant % 2);
+        let delivered = fixture.acquire(locks, owner, LONG).await;
+        let fence =
+            async |at_least| locks.fence(&fixture.key, fixture.owners[owner], at_least).await;
         let token = match delivered {
             Some(token) => token,
-            None => match store.fence(fixture.fence(owner)).await {
-                Ok(FencingOutcome::Token(token)) => {
+            None => match fence(0).await {
+                Ok(Fenced::With(token)) => {
                     let wanted = token + 1000;
-                    match store.fence(fixture.fence(owner).at_least(wanted)).await {
-                        Ok(FencingOutcome::Token(token)) if token >= wanted => token,
+                    match fence(wanted).await {
+                        Ok(Fenced::With(token)) if token >= wanted => token,
                         other => panic!("a token of at least {wanted}: {other:?}"),
                     }
                 }
-                Err(StoreError::Config { .. }) if last.is_none() => {
-                    return fixture.free(store, owner).await;
+                none if issues_none(&none) && last.is_none() => {
+                    return fixture.free(locks, owner).await;
                 }
                 other => panic!("a token for the owner: {other:?}"),
             },
         };
         assert!(last < Some(token), "the token {token} comes after {last:?}");
         last = Some(token);
-        fixture.free(store, owner).await;
+        fixture.free(locks, owner).await;
     }
 }
 
@@ -44,16 +50,16 @@ pub async fn tokens_rise<S: Store>(one: S, two: S) {
 /// # Panics
 ///
 /// If the store breaks its contract.
-pub async fn tokens_are_for_the_owner_only<S: Store>(store: &S) {
-    let fixture = Fixture::new(&[store]).await;
-    match store.fence(fixture.fence(0)).await {
-        Err(StoreError::Config { .. }) => return,
-        issued => assert_eq!(issued, Ok(FencingOutcome::Gone), "nobody has the key"),
+pub async fn tokens_are_for_the_owner_only(store: CheckedStore) {
+    let (fixture, locks) = (Fixture::new(), store.connect().await);
+    let fence = async |owner: usize| locks.fence(&fixture.key, fixture.owners[owner], 0).await;
+    let issued = fence(0).await;
+    if issues_none(&issued) {
+        return;
     }
-    fixture.acquire(store, 0, LONG).await;
-    let issued = store.fence(fixture.fence(1)).await;
-    assert_eq!(issued, Ok(FencingOutcome::Taken), "another owner has the key");
-    fixture.free(store, 0).await;
-    let issued = store.fence(fixture.fence(0)).await;
-    assert_eq!(issued, Ok(FencingOutcome::Gone), "the key was released");
+    assert_eq!(issued, Ok(Fenced::Gone), "nobody has the key");
+    fixture.acquire(&locks, 0, LONG).await;
+    assert_eq!(fence(1).await, Ok(Fenced::Taken), "another owner has the key");
+    fixture.free(&locks, 0).await;
+    assert_eq!(fence(0).await, Ok(Fenced::Gone), "the key was released");
 }

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::Barrier;
 
-use super::fixture::owner;
-use crate::client::LockClient;
-use crate::store::Store;
+use super::fixture::{CheckedStore, new_key};
 use crate::timeout::Wait;
 
 const TASKS: usize = 8;
@@ -22,13 +20,12 @@ const BODY: Duration = Duration::from_millis(2);
 /// # Panics
 ///
 /// If the store breaks its contract.
-pub async fn calls_of_two_clients_exclude_each_other<S: Store>(one: S, two: S) {
-    let key = format!("conformance:{}", owner());
+pub async fn calls_of_two_clients_exclude_each_other(one: CheckedStore, two: CheckedStore) {
+    let key = new_key();
     let (running, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let mut clients = Vec::new();
     for store in [one, two] {
-        let builder = LockClient::builder().store(store).lease(Duration::from_secs(30));
-        clients.push(builder.connect().await.expect("the store connects"));
+        clients.push(store.client(Duration::from_secs(30)).await);
     }
     let (barrier, mut tasks) = (Arc::new(Barrier::new(TASKS)), Vec::new());
     for client in clients {

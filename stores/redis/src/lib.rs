@@ -407,7 +407,12 @@ impl KeyInspector for RedisBackend {
         })
     }
 
-    fn scan<'a>(&'a self, position: ScanPosition, pattern: &'a str) -> StoreAnswer<'a, ScanPage> {
-        MaybeReady::pending(self.shared.scan(position, pattern))
+    fn scan<'a>(
+        &'a self,
+        position: ScanPosition,
+        pattern: &'a str,
+        limit: u32,
+    ) -> StoreAnswer<'a, ScanPage> {
+        MaybeReady::pending(self.shared.scan(position, pattern, limit))
     }
 }

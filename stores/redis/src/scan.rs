@@ -10,16 +10,13 @@ use lock_core::store::contract::{Lane, StoreError};
 use lock_core::store::scanning::{ScanPage, ScanPosition};
 use lock_core::timeout::RequestTimeout;
 
-/// The number of keys that the server looks at in one step. Other clients wait for the step, so it is short: about a
-/// quarter of a millisecond. Shorter steps would cost the server more time in all.
-const STEP: u32 = 250;
-
 impl Shared {
-    /// The keys of the next step whose names match a pattern. In a cluster, one master after the other is scanned.
+    /// The next keys whose names match a pattern: the server looks at about `limit` keys. In a cluster, one master after the other is scanned.
     pub(super) async fn scan(
         &self,
         position: ScanPosition,
         pattern: &str,
+        limit: u32,
     ) -> Result<ScanPage, StoreError> {
         let (mut nodes, cursor) = match position {
             ScanPosition::Servers { nodes, cursor } => (nodes, cursor),
@@ -29,7 +26,7 @@ impl Shared {
         let (route, within) = (self.route(Lane::Caller)?, self.response_timeout);
         let connection = route.server_of(node, within).await?.connection;
         let mut scan = cmd("SCAN");
-        scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(STEP);
+        scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(limit);
         let options = RequestOptions::new(RequestClass::Unlimited, RequestTimeout::of(within));
         let (cursor, keys) = connection.send(&scan, &options, scanned).await?;
         if cursor == 0 {

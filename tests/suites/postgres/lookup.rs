@@ -107,8 +107,7 @@ async fn only_one_user_of_locks_can_name_a_client() {
 async fn the_last_client_of_a_store_is_named() {
     let database = Database::new().await;
     let store = Arc::new(PostgresStore::new(&database.url()).expect("a valid URL"));
-    let builder =
-        LockClient::builder().store(crate::store::SharedStore { store, is_hopeful: false });
+    let builder = LockClient::builder().store(crate::store::SharedStore(store));
     drop(builder.clone().connect().await.expect("the server is up"));
     let client = builder.connect().await.expect("the server is up");
     let guard = client.lock("k").acquire().await.expect("free");

@@ -19,9 +19,7 @@ const KNOWN: Duration = Duration::from_secs(4);
 /// A client at this URL, and its store.
 async fn watched(url: &str, lease: Duration) -> (LockClient, Arc<PostgresStore>) {
     let store = Arc::new(PostgresStore::new(url).expect("a valid URL"));
-    let client = LockClient::builder()
-        .store(SharedStore { store: Arc::clone(&store), is_hopeful: false })
-        .lease(lease);
+    let client = LockClient::builder().store(SharedStore(Arc::clone(&store))).lease(lease);
     (client.connect().await.expect("the server is up"), store)
 }
 

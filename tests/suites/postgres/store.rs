@@ -27,72 +27,70 @@ mod conformance {
 }
 
 /// A store at which the test can look while a client uses it.
-pub(crate) struct SharedStore {
-    pub(crate) store: Arc<PostgresStore>,
-    /// Whether each key seems to be free.
-    pub(crate) is_hopeful: bool,
-}
+pub(crate) struct SharedStore(pub(crate) Arc<PostgresStore>);
 
 impl Store for SharedStore {
     fn name(&self) -> &str {
-        self.store.name()
+        self.0.name()
     }
 
     async fn connect(&self, wake_ups: WakeUps) -> Result<(), StoreError> {
-        self.store.connect(wake_ups).await
+        self.0.connect(wake_ups).await
     }
 
     async fn acquire(&self, lease: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
-        self.store.acquire(if self.is_hopeful { lease.fresh() } else { lease }).await
+        self.0.acquire(lease).await
     }
 
     async fn renew(&self, leases: &[LeaseRequest<'_>]) -> Vec<Result<RenewOutcome, StoreError>> {
-        self.store.renew(leases).await
+        self.0.renew(leases).await
     }
 
     async fn release(&self, release: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
-        self.store.release(release).await
+        self.0.release(release).await
     }
 
     async fn fence(&self, request: FenceRequest<'_>) -> Result<FencingOutcome, StoreError> {
-        self.store.fence(request).await
+        self.0.fence(request).await
     }
 
     async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, StoreError> {
-        self.store.inspect(key).await
+        self.0.inspect(key).await
     }
 
     async fn scan(&self, scan: LeaseScan<'_>) -> Result<LeasePage, StoreError> {
-        self.store.scan(scan).await
+        self.0.scan(scan).await
     }
 
     fn introduce(&self, client: Option<&ClientInfo>, namespace: &str) {
-        self.store.introduce(client, namespace);
+        self.0.introduce(client, namespace);
     }
 
     async fn clients(&self, ids: &[String]) -> Result<Vec<ClientInfo>, StoreError> {
-        self.store.clients(ids).await
+        self.0.clients(ids).await
     }
 
     async fn watch(&self, key: &str) -> Result<(), StoreError> {
-        self.store.watch(key).await
+        self.0.watch(key).await
     }
 
     fn poll_interval(&self) -> Duration {
-        self.store.poll_interval()
+        self.0.poll_interval()
     }
 
     fn keeps_after_release(&self) -> bool {
-        self.store.keeps_after_release()
+        self.0.keeps_after_release()
     }
 }
 
 mod conformance_of_fresh_requests {
-    use super::{Arc, Database, SharedStore};
+    use lock_runtime::conformance::CheckedStore;
+
+    use super::{Database, PostgresStore};
 
     lock_runtime::store_conformance!(
-        let database = Database::new().await;
-        SharedStore { store: Arc::new(database.store()), is_hopeful: true }
+        checked: let database = Database::new().await;
+        CheckedStore::new(PostgresStore::new(&database.url()).expect("a valid URL")).fresh()
     );
 }
 

@@ -15,9 +15,6 @@ use crate::store::contract::{KeyInspector, StoreAnswer, StoreError};
 use crate::store::owner::ClientTag;
 use crate::store::scanning::{ScanPage, ScanPosition};
 
-/// The number of leases that are read with one request.
-const STEP: usize = 250;
-
 /// The locks of a custom store, as operators see them.
 pub(super) struct LeaseInspector<S> {
     pub(super) shared: Arc<CustomStore<S>>,
@@ -99,15 +96,21 @@ impl<S: Store> KeyInspector for LeaseInspector<S> {
         })
     }
 
-    fn scan<'a>(&'a self, position: ScanPosition, pattern: &'a str) -> StoreAnswer<'a, ScanPage> {
+    fn scan<'a>(
+        &'a self,
+        position: ScanPosition,
+        pattern: &'a str,
+        limit: u32,
+    ) -> StoreAnswer<'a, ScanPage> {
         let (shared, glob) = (Arc::clone(&self.shared), KeyGlob::new(pattern));
         let from = match position {
             ScanPosition::Index(from) => Some(from),
             _ => None,
         };
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         self.request(async move {
             let prefix = glob.prefix();
-            let scan = LeaseScan { prefix: &prefix, from: from.as_deref(), limit: STEP };
+            let scan = LeaseScan { prefix: &prefix, from: from.as_deref(), limit };
             let page = shared.store.scan(scan).await?;
             let leases = page.leases.into_iter().filter(|lease| glob.matches(&lease.key));
             let next = page.next.map(ScanPosition::Index);
