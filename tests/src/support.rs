@@ -74,6 +74,13 @@ impl Pair {
         Self { one: client(&url).await, two: client(&url).await, server: None, store: None }
     }
 
+    /// The URL of the store; `None` for the memory store.
+    #[must_use]
+    pub fn url(&self) -> Option<String> {
+        let of_server = self.server.as_ref().map(RedisServer::url);
+        of_server.or_else(|| self.store.as_ref().map(TestedStore::url))
+    }
+
     /// Whether one request takes the locks of several keys. A cluster and the other stores take one after the other.
     #[must_use]
     pub fn takes_sets_in_one_step(&self) -> bool {

@@ -31,6 +31,7 @@ mod scale;
 mod semantics;
 mod semaphore;
 mod sets;
+mod shares;
 mod support;
 mod takeover;
 mod tls;

@@ -188,6 +188,7 @@ on_every_store! {
     }
 
     async fn branches_that_extend_the_hold_never_shorten_it(pair: Pair) {
+        let mut extended = 0;
         for _ in 0..50 {
             let lock = pair.one.lock("k");
             let branch = |lease| pair.one.lock("k").lease(lease).acquire();
@@ -196,7 +197,13 @@ on_every_store! {
                 .lease(LEASE)
                 .run(async {
                     let (long, short) = tokio::join!(branch(longest), branch(LEASE * 5));
-                    let (long, short) = (long.expect("shared"), short.expect("shared"));
+                    let (long, short) = match (long, short) {
+                        (Ok(long), Ok(short)) => (long, short),
+                        // On a busy machine, an extension may have no answer in time.
+                        (Err(LockError::Unavailable { .. }), _) | (_, Err(LockError::Unavailable { .. })) => return,
+                        other => panic!("{other:?}"),
+                    };
+                    extended += 1;
                     assert!(long.remaining() > longest / 2, "{long:?}");
                     assert!(short.remaining() > longest / 2, "both guards share one lease");
                     // The expiry in the store must match the lease of the holder.
@@ -211,6 +218,7 @@ on_every_store! {
                 .await
                 .expect("free");
         }
+        assert!(extended > 0, "no branch has extended the hold");
     }
 
     async fn a_body_may_move_to_another_task(pair: Pair) {

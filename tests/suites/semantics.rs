@@ -51,7 +51,8 @@ on_every_store! {
                         tokio::time::sleep(LEASE / 20).await;
                         guard.release().await.expect("held");
                     });
-                    while client.lock("k").try_acquire().await.expect("up").is_none() {}
+                    // On a busy machine, an attempt may have no answer in time.
+                    while !matches!(client.lock("k").try_acquire().await, Ok(Some(_))) {}
                 });
                 done.0.send(()).expect("the test waits");
             });
@@ -62,9 +63,9 @@ on_every_store! {
 
     /// The store answers, so no attempt may say that it does not, unless the machine stands still for a while.
     async fn attempts_of_many_threads_find_the_lock_busy_or_free(pair: Pair) {
-        let patient = match &pair.server {
-            Some(server) => {
-                let builder = LockClient::builder().url(server.url()).lease(LEASE * 6);
+        let patient = match pair.url() {
+            Some(url) => {
+                let builder = LockClient::builder().url(url).lease(LEASE * 6);
                 builder.connect().await.expect("up")
             }
             None => pair.one.clone(),

@@ -130,9 +130,9 @@ pub(super) const SWITCHES: [(Safeguard, &str, &str); 20] = {
         (OnlyIfFree, "redis.call('hexists', KEYS[1], ARGV[1]) == 0", "false"),
         (OnlyIfFree, "held(1, ARGV[1]) ~= 'OWNED'", "false"),
         (OnlyIfFree, "redis.call('exists', unpack(KEYS)) > 0", "false"),
-        (Expiry, "  for _, name in ipairs(over) do\n    remove(key, name)\n  end\n", ""),
+        (Expiry, "if over[1] then", "if false then"),
         (OnlyIfFree, "taken(key) + shares <= tonumber(capacity)", "true"),
-        (OnlyIfFree, "total and total + shares <= tonumber(capacity)", "total"),
+        (OnlyIfFree, "and first[2] + shares <= tonumber(capacity) and", "and"),
         (
             PermitsInOrder,
             "        return admitted, unsent, true\n      end\n      passed",

@@ -5,10 +5,7 @@
 if tonumber(ARGV[4]) <= 0 and redis.pcall('exists', KEYS[2] or ARGV[5]) == 0 then
   local shares, capacity = ARGV[3]:match('s(%d+)/(%d+)/')
   if redis.pcall('zrem', KEYS[1], ARGV[2] .. '/' .. shares .. '/' .. capacity) == 1 then
-    local first = redis.call('zrange', KEYS[1], 0, 1, 'withscores')
-    if first[3] then
-      redis.call('zadd', KEYS[1], first[2] - shares, 'taken')
-    else
+    if redis.call('zadd', KEYS[1], 'incr', '-' .. shares, 'taken') == '0' then
       redis.call('del', KEYS[1])
     end
     return 0

@@ -119,8 +119,14 @@ end
 
 -- Ends the leases that are over.
 local function end_leases(key)
-  local over = redis.call('zrangebyscore', key, score(COUNTED), score(COUNTED + now))
-  for _, name in ipairs(over) do
-    remove(key, name)
+  local from, to = score(COUNTED), score(COUNTED + now)
+  local over = redis.call('zrangebyscore', key, from, to)
+  if over[1] then
+    local total = taken(key)
+    for _, name in ipairs(over) do
+      total = total - shares_of(name)
+    end
+    redis.call('zremrangebyscore', key, from, to)
+    redis.call('zadd', key, score(total), 'taken')
   end
 end
