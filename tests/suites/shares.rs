@@ -96,21 +96,21 @@ async fn what_is_taken_is_what_the_holders_have() {
         });
     }
     let looks = std::thread::spawn(move || {
-        let mut seen = BTreeSet::new();
+        let mut found = BTreeSet::new();
         while Instant::now() < end {
             for (taken, of_holders) in sums(&server) {
                 assert_eq!(taken, of_holders, "the seed is {seed}");
-                seen.insert(taken);
+                found.insert(taken);
             }
         }
-        (server, seen)
+        (server, found)
     });
     tasks.join_all().await;
     let looked = tokio::task::spawn_blocking(|| looks.join()).await.expect("no panic");
-    let (server, seen) = looked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let (server, found) = looked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     // One reader and several, a writer, and each number of permits.
     let expected = [1, 2, 3, 4, 5, 10_000_000_000];
-    assert!(expected.iter().all(|sum| seen.contains(sum)), "too little was seen: {seen:?}");
+    assert!(expected.iter().all(|sum| found.contains(sum)), "too little was seen: {found:?}");
     for client in &clients {
         until_idle(client, LEASE * 20).await;
     }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::fixture::{CheckedLocks, CheckedStore, Fixture, LONG};
-use crate::lock_state::{LockState, StoredLayout};
 use crate::store::contract::{KeyInspector, Layout, Released, StoreError};
 use crate::store::scanning::ScanPosition;
+use lock_core::lock_state::{LockState, StoredLayout};
 
 /// More parts than a scan of a few keys has.
 const MOST_PARTS: usize = 1000;

@@ -61,8 +61,9 @@ async fn waiters_are_woken_and_keys_of_any_shape_work() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_moves_while_its_locks_are_held_renewed_waited_for_and_released() {
     let cluster = Cluster::start();
-    let client = client_with_lease(&cluster.url(), LEASE).await;
-    let other = client_with_lease(&cluster.url(), LEASE).await;
+    // Each lock is renewed twice while the test waits below. A shorter lease may end on a busy machine.
+    let client = client_with_lease(&cluster.url(), LEASE * 3).await;
+    let other = client_with_lease(&cluster.url(), LEASE * 3).await;
     let key = |number| cluster.key_of(1, number);
     let traffic = KeyTraffic::start(&client, (0..64).map(key).collect());
     // Slow calls on a node that takes no part in the move are those of a slow machine.
@@ -92,11 +93,11 @@ async fn a_slot_moves_while_its_locks_are_held_renewed_waited_for_and_released()
     tokio::time::sleep(LEASE / 5).await;
     moving.move_keys();
     moving.end();
-    tokio::time::sleep(LEASE * 2).await;
+    tokio::time::sleep(LEASE * 5 / 2).await;
     for guard in held {
         guard.release().await.expect("renewed by its new node");
     }
-    while let Some(served) = within(LEASE * 2, waiting.join_next()).await.expect("woken") {
+    while let Some(served) = within(LEASE * 6, waiting.join_next()).await.expect("woken") {
         served.expect("no panic").expect("granted");
     }
     let (took, elsewhere) = (traffic.end().await, elsewhere.end().await);
@@ -177,33 +178,46 @@ async fn waiters_follow_their_slot_to_another_node() {
         let lock = waiter.lock(&*others[0]);
         async move { lock.run(async {}).await }
     });
-    let mut delays = Vec::new();
+    let (mut delays, mut usual) = (Vec::new(), Vec::new());
     for round in 0..5 {
         let key = cluster.key_of(1, round);
         let (from, to) = if round % 2 == 0 { (1, 2) } else { (2, 1) };
-        let guard = holder.lock(&*key).acquire().await.expect("free");
-        let waiting = tokio::spawn({
-            let lock = waiter.lock(&*key);
-            async move { lock.run(async {}).await.expect("served") }
-        });
-        tokio::time::sleep(LEASE / 2).await;
-        cluster.move_slot(cluster.slot_of(&key), from, to);
-        tokio::time::sleep(LEASE / 2).await;
-        let released = Instant::now();
-        guard.release().await.expect("held");
-        within(LONG_LEASE, waiting).await.expect("woken").expect("no panic");
-        delays.push(running_time(released));
+        let move_slot = || cluster.move_slot(cluster.slot_of(&key), from, to);
+        delays.push(woken_after((&holder, &waiter), &key, move_slot).await);
+        usual.push(woken_after((&holder, &waiter), &cluster.key_of(0, round), || {}).await);
     }
     // On a busy machine, some may take longer. Without a subscription, almost all take more than a quarter of a second.
     delays.sort_unstable();
-    println!("woken {delays:?} after the releases");
-    assert!(delays[1] < LEASE / 5, "woken {delays:?} after the releases");
+    usual.sort_unstable();
+    println!("woken {delays:?} after the releases, and {usual:?} elsewhere");
+    let limit = LEASE / 5 + usual[1] * 3;
+    assert!(delays[1] < limit, "woken {delays:?} after the releases, and {usual:?} elsewhere");
     traffic.end().await;
     let released = Instant::now();
     staying.release().await.expect("held");
     within(LONG_LEASE, stays).await.expect("woken").expect("no panic").expect("served");
     let woken = running_time(released);
     assert!(woken < LEASE / 2, "the other channel is subscribed again: woken after {woken:?}");
+}
+
+/// How long after its release a lock is granted to another client, if `happens` while that waits.
+async fn woken_after(
+    (holder, waiter): (&LockClient, &LockClient),
+    key: &str,
+    happens: impl FnOnce(),
+) -> Duration {
+    let guard = holder.lock(key).acquire().await.expect("free");
+    let waiting = tokio::spawn({
+        let lock = waiter.lock(key);
+        async move { lock.run(async {}).await.expect("served") }
+    });
+    tokio::time::sleep(LEASE / 2).await;
+    happens();
+    tokio::time::sleep(LEASE / 2).await;
+    let released = Instant::now();
+    guard.release().await.expect("held");
+    within(LONG_LEASE, waiting).await.expect("woken").expect("no panic");
+    running_time(released)
 }
 
 /// Acquires the locks of some keys of the second shard with one client, and waits for them with
