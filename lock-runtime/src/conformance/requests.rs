@@ -22,6 +22,8 @@ const OWNERS: usize = 16;
 pub async fn one_of_many_requests_is_granted(one: CheckedStore, two: CheckedStore) {
     let fixture = Fixture::new();
     let clients = [Arc::new(one.connect().await), Arc::new(two.connect().await)];
+    // The servers of a quorum may give their votes to different owners, of whom none has enough.
+    let (votes, mut grants) = (clients[0].locks.capabilities().owner_per_attempt, 0);
     for round in 0..ROUNDS {
         let barrier = Arc::new(Barrier::new(OWNERS));
         let attempts: Vec<_> = (0..OWNERS)
@@ -42,11 +44,16 @@ pub async fn one_of_many_requests_is_granted(one: CheckedStore, two: CheckedStor
                 (other, ..) => panic!("an attempt failed: {other:?}"),
             }
         }
+        if granted.is_empty() && votes {
+            continue;
+        }
         assert_eq!(granted.len(), 1, "the number of owners in round {round}");
+        grants += 1;
         let (locks, owner) = &granted[0];
         let released = locks.release(&fixture.key, *owner, Duration::ZERO).await;
         assert!(matches!(released, Ok(Released::Freed { .. })), "{released:?}");
     }
+    assert!(grants > 0, "no owner in {ROUNDS} rounds");
 }
 
 /// A request that is dropped before its answer leaves at most a lease, which ends.
