@@ -53,7 +53,7 @@ impl LockGuard {
         transaction: &mut T,
     ) -> Result<(), LockError> {
         let locked = self.hold().lease().locked();
-        let Some(owner) = locked.store.name_in_postgres(locked.owner) else {
+        let Some(owner) = locked.store.name_in_transactions(locked.owner) else {
             let problem = "the lock is not in PostgreSQL, so no transaction can verify it";
             return Err(LockError::config("url", problem));
         };

@@ -7,9 +7,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lock_runtime::conformance::CheckedStore;
+use lock_runtime::store::runner::{
+    AsyncBackend, AsyncClient, AsyncRequests, LeasePage, LeaseScan, RunsOn, StoredLease,
+    StoredLeases, WakeUps, WatchedKeys,
+};
 use lock_runtime::store::{
-    FenceRequest, FencingOutcome, LeaseOutcome, LeasePage, LeaseRequest, LeaseScan, ReleaseOutcome,
-    ReleaseRequest, RenewOutcome, Store, StoreError, StoredLease, WakeUps,
+    Acquired, Answer, Backend, Capabilities, Claim, Fenced, Grant, Lane, Layout, Left, LockStore,
+    OpenStore, OwnerId, Release, Released, Renewal, Renewed, RequestTimeout, Resource, SendTrace,
+    Settings, StoreAnswer, StoreError, Subscription,
 };
 use lock_runtime::{
     HolderKind, LockClient, LockError, LostReason, Replicas, WireFormat, conformance,
@@ -162,29 +167,19 @@ impl Table {
     }
 }
 
-impl Store for Table {
-    fn name(&self) -> &'static str {
-        "table"
-    }
-
-    async fn connect(&self, wake_ups: WakeUps) -> Result<(), StoreError> {
-        self.fail().await?;
-        self.rows.lock().unwrap().wake_ups.push(wake_ups);
-        Ok(())
-    }
-
-    async fn acquire(&self, lease: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
+impl Table {
+    async fn acquire(&self, lease: &Lease) -> Result<Acquired, StoreError> {
         self.acquires.fetch_add(1, Ordering::Relaxed);
         self.runtimes.lock().unwrap().insert(runtime::Handle::current().id());
         self.fail().await?;
-        let found = self.live(&self.rows.lock().unwrap(), lease.key);
+        let found = self.live(&self.rows.lock().unwrap(), &lease.owned.key);
         if self.flaw == Flaw::GrantsBetweenLookAndWrite {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let mut rows = self.rows.lock().unwrap();
         let found = match self.flaw {
             Flaw::GrantsBetweenLookAndWrite => found,
-            _ => self.live(&rows, lease.key),
+            _ => self.live(&rows, &lease.owned.key),
         };
         let term = match self.flaw {
             Flaw::LeasesEndEarly => lease.term / 2,
@@ -193,45 +188,45 @@ impl Store for Table {
         };
         let mut end = Instant::now() + term;
         if let Some(entry) = found.filter(|_| self.flaw != Flaw::GrantsTakenKeys) {
-            let is_own = entry.owner.as_deref() == Some(lease.owner);
+            let is_own = entry.owner.as_deref() == Some(&lease.owned.owner);
             if !is_own || self.flaw == Flaw::RefusesTheSecondRequest {
                 let left = entry.end.saturating_duration_since(Instant::now());
-                return Ok(LeaseOutcome::Busy { left: Some(left) });
+                return Ok(Acquired::Busy(Left::Time(left)));
             }
             if self.flaw != Flaw::SecondRequestShortens {
                 end = end.max(entry.end);
             }
         }
-        self.write(&mut rows, lease.key, Some(lease.owner), end);
-        Ok(LeaseOutcome::Granted { fence: None })
+        self.write(&mut rows, &lease.owned.key, Some(&lease.owned.owner), end);
+        Ok(Acquired::Granted(Grant::of(lease.term)))
     }
 
-    async fn renew(&self, leases: &[LeaseRequest<'_>]) -> Vec<Result<RenewOutcome, StoreError>> {
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewed, StoreError>> {
         if let Err(error) = self.fail().await {
             return vec![Err(error); leases.len()];
         }
         let mut rows = self.rows.lock().unwrap();
-        let mut renew = |lease: &LeaseRequest<'_>| {
+        let mut renew = |lease: &Lease| {
             let end = Instant::now() + lease.term;
-            let entry = match self.live(&rows, lease.key) {
+            let entry = match self.live(&rows, &lease.owned.key) {
                 Some(entry) => entry,
                 None if self.flaw == Flaw::RenewalRevives => {
-                    self.write(&mut rows, lease.key, Some(lease.owner), end);
-                    return RenewOutcome::Extended;
+                    self.write(&mut rows, &lease.owned.key, Some(&lease.owned.owner), end);
+                    return Renewed::Extended;
                 }
-                None => return RenewOutcome::Gone,
+                None => return Renewed::Gone,
             };
-            let is_own = entry.owner.as_deref() == Some(lease.owner);
+            let is_own = entry.owner.as_deref() == Some(&lease.owned.owner);
             if !is_own && self.flaw != Flaw::AnybodyRenews {
-                return RenewOutcome::Taken;
+                return Renewed::Taken;
             }
             let end = match self.flaw {
                 Flaw::RenewalShortens => end,
                 Flaw::RenewalDoesNothing => entry.end,
                 _ => end.max(entry.end),
             };
-            self.write(&mut rows, lease.key, entry.owner.as_deref(), end);
-            RenewOutcome::Extended
+            self.write(&mut rows, &lease.owned.key, entry.owner.as_deref(), end);
+            Renewed::Extended
         };
         let mut renewed: Vec<_> = leases.iter().map(|lease| Ok(renew(lease))).collect();
         match self.flaw {
@@ -242,52 +237,52 @@ impl Store for Table {
         renewed
     }
 
-    async fn release(&self, release: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
+    async fn release(&self, owned: &Owned, keep: Duration) -> Result<Released, StoreError> {
         self.runtimes.lock().unwrap().insert(runtime::Handle::current().id());
         let slow = matches!(*self.fault.lock().unwrap(), Fault::Slow(_));
         if !slow {
             self.fail().await?;
         }
         let mut rows = self.rows.lock().unwrap();
-        let Some(entry) = self.live(&rows, release.key) else {
+        let Some(entry) = self.live(&rows, &owned.key) else {
             return Ok(match self.flaw {
-                Flaw::ReleaseTwice => ReleaseOutcome::Freed { waiting: None },
-                _ => ReleaseOutcome::Gone,
+                Flaw::ReleaseTwice => Released::Freed { woken: 1 },
+                _ => Released::Gone,
             });
         };
-        let is_own = entry.owner.as_deref() == Some(release.owner);
+        let is_own = entry.owner.as_deref() == Some(&*owned.owner);
         if !is_own && self.flaw != Flaw::AnybodyReleases {
-            return Ok(ReleaseOutcome::Taken);
+            return Ok(Released::Taken);
         }
         let keep = match self.flaw {
             Flaw::KeptForNoTime => Duration::ZERO,
-            Flaw::KeptForEver if !release.keep.is_zero() => Duration::from_secs(3600),
-            _ => release.keep,
+            Flaw::KeptForEver if !keep.is_zero() => Duration::from_secs(3600),
+            _ => keep,
         };
         if !keep.is_zero() {
-            self.write(&mut rows, release.key, None, Instant::now() + keep);
+            self.write(&mut rows, &owned.key, None, Instant::now() + keep);
         } else if self.flaw != Flaw::ReleaseIsForgotten {
-            let key = self.key(release.key);
+            let key = self.key(&owned.key);
             rows.entries.remove(&key);
         }
-        let woken = if rows.watched.contains(release.key) { rows.wake_ups.clone() } else { vec![] };
+        let woken = if rows.watched.contains(&owned.key) { rows.wake_ups.clone() } else { vec![] };
         drop(rows);
         for wake_ups in woken {
-            wake_ups.released(release.key);
+            wake_ups.released(&owned.key);
         }
-        Ok(ReleaseOutcome::Freed { waiting: None })
+        Ok(Released::Freed { woken: 1 })
     }
 
-    async fn fence(&self, request: FenceRequest<'_>) -> Result<FencingOutcome, StoreError> {
-        let FenceRequest { key, owner, at_least, .. } = request;
+    async fn fence(&self, owned: &Owned, at_least: u64) -> Result<Fenced, StoreError> {
         self.fail().await?;
         let mut rows = self.rows.lock().unwrap();
-        match self.live(&rows, key) {
-            None if self.flaw != Flaw::TokensOfTheDead => return Ok(FencingOutcome::Gone),
+        match self.live(&rows, &owned.key) {
+            None if self.flaw != Flaw::TokensOfTheDead => return Ok(Fenced::Gone),
             Some(entry)
-                if entry.owner.as_deref() != Some(owner) && self.flaw != Flaw::TokensForAnybody =>
+                if entry.owner.as_deref() != Some(&*owned.owner)
+                    && self.flaw != Flaw::TokensForAnybody =>
             {
-                return Ok(FencingOutcome::Taken);
+                return Ok(Fenced::Taken);
             }
             _ => {}
         }
@@ -296,9 +291,25 @@ impl Store for Table {
             Flaw::TokensAreTooLow => rows.token + 1,
             _ => at_least.max(rows.token + 1),
         };
-        Ok(FencingOutcome::Token(rows.token))
+        Ok(Fenced::With(rows.token))
+    }
+}
+
+impl AsyncClient for Table {
+    const SHOWN: &'static str = "the store `table`";
+
+    async fn connect(self: &Arc<Self>, wake_ups: WakeUps) -> Result<(), StoreError> {
+        self.fail().await?;
+        self.rows.lock().unwrap().wake_ups.push(wake_ups);
+        Ok(())
     }
 
+    async fn check(&self) -> Result<(), StoreError> {
+        self.fail().await
+    }
+}
+
+impl StoredLeases for Table {
     async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, StoreError> {
         self.fail().await?;
         let entry = self.live(&self.rows.lock().unwrap(), key);
@@ -332,10 +343,13 @@ impl Store for Table {
         Ok(LeasePage::new(leases.collect(), next))
     }
 
-    async fn check(&self) -> Result<(), StoreError> {
-        self.fail().await
+    async fn free(&self, key: &str, token: &str) -> Result<Released, StoreError> {
+        let owned = Owned { key: key.to_owned(), owner: token.to_owned() };
+        self.release(&owned, Duration::ZERO).await
     }
+}
 
+impl WatchedKeys for Table {
     async fn watch(&self, key: &str) -> Result<(), StoreError> {
         self.fail().await?;
         self.rows.lock().unwrap().watch_requests.push(key.to_owned());
@@ -356,13 +370,112 @@ impl Store for Table {
     fn poll_interval(&self) -> Duration {
         if self.is_notifying { Duration::from_secs(60) } else { Duration::from_millis(20) }
     }
+}
 
-    fn runs_on_callers(&self) -> bool {
-        self.runs_on_callers
+/// A key and an owner.
+#[derive(Clone)]
+struct Owned {
+    key: String,
+    owner: String,
+}
+
+/// What is asked for a lease.
+struct Lease {
+    owned: Owned,
+    term: Duration,
+}
+
+impl OpenStore for Table {
+    fn name(&self) -> &'static str {
+        "table"
     }
 
-    fn keeps_after_release(&self) -> bool {
-        true
+    fn open(&self, settings: &Settings) -> Result<Arc<dyn Backend>, LockError> {
+        let runs_on = if self.runs_on_callers { RunsOn::Callers } else { RunsOn::Thread };
+        let requests = AsyncRequests::new(settings, runs_on)?;
+        let table = Arc::new(self.clone());
+        let locks = TableLocks { table: Arc::clone(&table), requests: Arc::clone(&requests) };
+        Ok(AsyncBackend::new(table, requests, Arc::new(locks)))
+    }
+}
+
+struct TableLocks {
+    table: Arc<Table>,
+    requests: Arc<AsyncRequests>,
+}
+
+impl TableLocks {
+    fn owned(&self, resource: Resource<'_>, owner: OwnerId) -> Owned {
+        Owned { key: resource.key.to_owned(), owner: self.requests.token(owner) }
+    }
+}
+
+impl LockStore for TableLocks {
+    fn try_acquire<'a>(
+        &'a self,
+        claim: Claim<'a>,
+        timeout: RequestTimeout,
+        trace: &'a SendTrace,
+    ) -> StoreAnswer<'a, Acquired> {
+        let owned = self.owned(claim.resource, claim.owner);
+        let (table, late) =
+            (Arc::clone(&self.table), Arc::new((self.table.clone(), owned.clone())));
+        let lease = Lease { owned, term: claim.term };
+        let acquire = async move { table.acquire(&lease).await };
+        self.requests.runner.acquire(&claim, (timeout, trace), acquire, move |keep| {
+            let late = Arc::clone(&late);
+            async move { late.0.release(&late.1, keep).await }
+        })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        batch: &'a [Renewal<'a>],
+        _: Lane,
+    ) -> Answer<'a, Vec<Result<Renewed, StoreError>>> {
+        let lease = |one: &Renewal<'_>| Lease {
+            owned: self.owned(one.resource, one.owner),
+            term: one.term,
+        };
+        let (table, leases) = (self.table.clone(), batch.iter().map(lease).collect::<Vec<_>>());
+        self.requests.runner.renew(batch.len(), async move { table.renew(&leases).await })
+    }
+
+    fn release<'a>(&'a self, release: Release<'a>, lane: Lane) -> StoreAnswer<'a, Released> {
+        let keep = release.keep;
+        let sent = Arc::new((self.table.clone(), self.owned(release.resource, release.owner)));
+        Answer::pending(self.requests.runner.release((release.owner, keep), lane, move || {
+            let sent = Arc::clone(&sent);
+            async move { sent.0.release(&sent.1, keep).await }
+        }))
+    }
+
+    fn fence<'a>(
+        &'a self,
+        resource: Resource<'a>,
+        owner: OwnerId,
+        at_least: u64,
+    ) -> StoreAnswer<'a, Fenced> {
+        let (table, hold) = (self.table.clone(), self.owned(resource, owner));
+        self.requests
+            .runner
+            .request(Lane::Caller, async move { table.fence(&hold, at_least).await })
+    }
+
+    fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {
+        self.requests.subscribe(resource.key, owner)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { counts_waiters: false, acknowledges: false, ..Capabilities::ALL }
+    }
+
+    fn shown(&self) -> String {
+        Table::SHOWN.to_owned()
+    }
+
+    fn layout(&self) -> &'static str {
+        Layout::TOKEN.value()
     }
 }
 
@@ -675,14 +788,6 @@ async fn a_builder_shows_the_name_of_its_store_and_no_more() {
     let builder = LockClient::builder().store(Table::new(Flaw::None));
     let shown = format!("{builder:?}");
     assert!(shown.contains("store: Some(\"table\")") && shown.contains("url: None"), "{shown}");
-}
-
-#[test]
-fn requests_do_not_show_their_owner() {
-    let lease = LeaseRequest::new("k", "secret", LEASE);
-    let (release, fence) = (ReleaseRequest::new("k", "secret"), FenceRequest::new("k", "secret"));
-    let shown = format!("{lease:?} {release:?} {fence:?}");
-    assert!(shown.contains("\"k\"") && !shown.contains("secret"), "{shown}");
 }
 
 #[test]

@@ -34,10 +34,12 @@ pub use super::requests::{
 };
 pub use super::send_trace::{Origin, SendTrace};
 pub use super::sets::{SetAcquired, SetClaim, Slot};
+pub use super::settings::Settings;
 pub use super::store_error::StoreError;
 use super::subscriptions::Subscription;
 use crate::clock::BootInstant;
 use crate::error::LockError;
+use crate::join::join_all;
 use crate::maybe_ready::MaybeReady;
 use crate::questions::Answerer;
 use crate::timeout::RequestTimeout;
@@ -46,7 +48,9 @@ use crate::timeout::RequestTimeout;
 pub trait Backend: Send + Sync {
     /// Called once, before any request, with the runtimes for the store's background work, which live as long as the
     /// client. The store reports when its data has moved, or when keys have changed that it watches.
-    fn adopt(&self, runtimes: &BackgroundRuntimes, reports: HoldReports);
+    fn adopt(&self, runtimes: &BackgroundRuntimes, reports: HoldReports) {
+        let _ = (runtimes, reports);
+    }
 
     /// Whether the work of the client's threads runs in tasks of the caller's runtime, whose clock a test may
     /// have paused.
@@ -109,6 +113,25 @@ pub trait Backend: Send + Sync {
     fn handle(&self, layout: Layout) -> Arc<dyn LockStore>;
 }
 
+/// Where the locks of clients are. A client opens it with its own settings.
+pub trait OpenStore: Send + Sync + 'static {
+    /// The name of the store, such as `etcd`. It is used in errors.
+    fn name(&self) -> &str;
+
+    /// The store of a new client. It does not connect yet.
+    fn open(&self, settings: &Settings) -> Result<Arc<dyn Backend>, LockError>;
+}
+
+impl<S: OpenStore + ?Sized> OpenStore for Arc<S> {
+    fn name(&self) -> &str {
+        S::name(self)
+    }
+
+    fn open(&self, settings: &Settings) -> Result<Arc<dyn Backend>, LockError> {
+        S::open(self, settings)
+    }
+}
+
 /// The answer of the store to a request.
 pub type StoreAnswer<'a, T> = MaybeReady<'a, Result<T, StoreError>>;
 
@@ -134,7 +157,7 @@ pub trait LockStore: Send + Sync + 'static {
         trace: &'a SendTrace,
     ) -> MaybeReady<'a, Result<SetAcquired, StoreError>> {
         let _ = (claim, timeout, trace);
-        MaybeReady::ready(Err(StoreError::Refused("one lock at a time".to_owned())))
+        lacking(&self.shown(), "keys", "locks of several keys in one step")
     }
 
     /// The slot of a key; `None` if the store takes one resource at a time.
@@ -167,7 +190,12 @@ pub trait LockStore: Send + Sync + 'static {
         &'a self,
         batch: &'a [Release<'a>],
         lane: Lane,
-    ) -> MaybeReady<'a, ReleasedBatch>;
+    ) -> MaybeReady<'a, ReleasedBatch> {
+        MaybeReady::pending(async move {
+            let answers = join_all(batch.iter().map(|release| self.release(*release, lane))).await;
+            ReleasedBatch { connection: None, answers }
+        })
+    }
 
     /// Issues a fencing token to the owner of the resource: a number above all earlier ones for
     /// this key, even if the store has lost its data since, and no less than `at_least`.
@@ -176,7 +204,10 @@ pub trait LockStore: Send + Sync + 'static {
         resource: Resource<'a>,
         owner: OwnerId,
         at_least: u64,
-    ) -> MaybeReady<'a, Result<Fenced, StoreError>>;
+    ) -> MaybeReady<'a, Result<Fenced, StoreError>> {
+        let _ = (resource, owner, at_least);
+        lacking(&self.shown(), "store", "fencing tokens")
+    }
 
     /// Announces who has a resource, if the owner has it.
     fn announce<'a>(
@@ -184,7 +215,7 @@ pub trait LockStore: Send + Sync + 'static {
         announcement: Announcement<'a>,
     ) -> MaybeReady<'a, Result<Announced, StoreError>> {
         let _ = announcement;
-        MaybeReady::ready(Err(StoreError::Refused("no announcements".to_owned())))
+        lacking(&self.shown(), "store", "announcements of leaders")
     }
 
     /// What the holder of a key has announced, and the rest of its lease; `None` if there is no holder,
@@ -194,31 +225,31 @@ pub trait LockStore: Send + Sync + 'static {
         key: &'a str,
     ) -> MaybeReady<'a, Result<Option<(String, Left)>, StoreError>> {
         let _ = key;
-        MaybeReady::ready(Ok(None))
+        lacking(&self.shown(), "store", "announcements of leaders")
     }
 
     /// See [`RunStart`].
     fn start_run<'a>(&'a self, start: RunStart<'a>) -> StoreAnswer<'a, RunStarted> {
         let _ = start;
-        MaybeReady::ready(Err(StoreError::Refused("no runs".to_owned())))
+        lacking(&self.shown(), "every", "records of runs")
     }
 
     /// See [`RunEnd`].
     fn end_run<'a>(&'a self, end: RunEnd<'a>) -> StoreAnswer<'a, RunEnded> {
         let _ = end;
-        MaybeReady::ready(Err(StoreError::Refused("no runs".to_owned())))
+        lacking(&self.shown(), "every", "records of runs")
     }
 
     /// The record of the last run under this key.
     fn last_run<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<RunRecord>> {
         let _ = key;
-        MaybeReady::ready(Ok(None))
+        lacking(&self.shown(), "every", "records of runs")
     }
 
     /// Makes a reader of a writer, which lets other readers in, or a writer of the only reader.
     fn change_mode<'a>(&'a self, change: ModeChange<'a>) -> StoreAnswer<'a, ModeChanged> {
         let _ = change;
-        MaybeReady::ready(Err(StoreError::Refused("one mode".to_owned())))
+        lacking(&self.shown(), "mode", "read-write locks")
     }
 
     /// The number of other processes that wait for the resource, as far as the store can tell.
@@ -226,7 +257,10 @@ pub trait LockStore: Send + Sync + 'static {
         &'a self,
         resource: Resource<'a>,
         lane: Lane,
-    ) -> MaybeReady<'a, Result<usize, StoreError>>;
+    ) -> MaybeReady<'a, Result<usize, StoreError>> {
+        let _ = (resource, lane);
+        MaybeReady::ready(Ok(0))
+    }
 
     /// Subscribes to releases of the resource, by this process or by others, or to messages that
     /// the resource was given to `owner`, whose claim has this term. Wake-ups may get lost.
@@ -270,8 +304,9 @@ pub trait LockStore: Send + Sync + 'static {
         "this store".to_owned()
     }
 
-    /// The name of an owner in the tables of PostgreSQL, if the locks are there.
-    fn name_in_postgres(&self, owner: OwnerId) -> Option<String> {
+    /// The name by which a transaction in the database of the store finds the hold of an owner, if the store is in a database
+    /// that has such transactions.
+    fn name_in_transactions(&self, owner: OwnerId) -> Option<String> {
         let _ = owner;
         None
     }
@@ -283,6 +318,11 @@ pub trait LockStore: Send + Sync + 'static {
     fn is_immediate(&self) -> bool {
         false
     }
+}
+
+/// The answer of a store that does not have what a call needs.
+pub fn lacking<'a, T>(shown: &str, option: &'static str, what: &str) -> StoreAnswer<'a, T> {
+    MaybeReady::ready(Err(StoreError::lacking(shown, option, what)))
 }
 
 /// Whether two handles are the same.

@@ -4,8 +4,6 @@ pub mod announcements;
 pub mod asker;
 pub mod capabilities;
 pub mod contract;
-#[cfg(feature = "store")]
-pub mod custom;
 #[cfg(any(test, feature = "simulation"))]
 pub mod faulty;
 pub mod hold_reports;
@@ -30,6 +28,8 @@ pub mod profile;
 pub mod quarantine_terms;
 pub mod queueing;
 pub mod requests;
+#[cfg(feature = "store")]
+pub mod runner;
 pub mod scanning;
 pub mod send_trace;
 pub mod sets;
@@ -38,4 +38,5 @@ pub mod store_error;
 pub mod subscriptions;
 #[cfg(feature = "tls")]
 pub mod tls;
+pub mod unsupported;
 pub mod url_options;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use crate::clock;
+use crate::error::LockError;
 
 /// The bits after the time.
 const RANDOM_BITS: u32 = 80;
@@ -89,6 +90,14 @@ impl ClientTag {
         let mut random = [0_u8; 16];
         getrandom::fill(&mut random)?;
         Ok(Self(digits(u128::from_be_bytes(random))))
+    }
+
+    /// That of a client that is made now.
+    pub fn of_new_client() -> Result<Self, LockError> {
+        Self::random().map_err(|error| {
+            let cause = format!("no random numbers: {error}");
+            LockError::unavailable(None, Duration::ZERO, cause)
+        })
     }
 
     /// The name of an owner of this client, such as `kX3_8fRtq.ABmrE8eHkD2vXnq4mTjP5s`, as in Redis.

@@ -18,7 +18,6 @@ pub struct Resource<'a> {
     pub mode: Mode,
 }
 
-#[cfg(any(test, feature = "simulation"))]
 impl<'a> Resource<'a> {
     pub fn exclusive(key: &'a str) -> Self {
         Self { key, mode: Mode::Exclusive }
@@ -44,6 +43,22 @@ pub struct Claim<'a> {
     pub queueing: Queueing,
     /// How the claim waited before, if that was in another way. If it still waits, it keeps its place.
     pub queued_before: Queueing,
+}
+
+impl<'a> Claim<'a> {
+    /// One to an exclusive lock with a fixed lease, which does not wait.
+    pub fn exclusive(key: &'a str, owner: OwnerId, term: Duration) -> Self {
+        Self {
+            resource: Resource::exclusive(key),
+            owner,
+            term,
+            renewed: false,
+            fresh: false,
+            acknowledged_by: RequiredReplicas::NONE,
+            queueing: Queueing::None,
+            queued_before: Queueing::None,
+        }
+    }
 }
 
 /// The answer to a [`Claim`].
@@ -93,6 +108,14 @@ pub struct Renewal<'a> {
     pub acknowledged_by: RequiredReplicas,
 }
 
+impl<'a> Renewal<'a> {
+    /// That of an exclusive lock.
+    pub fn exclusive(key: &'a str, owner: OwnerId, term: Duration) -> Self {
+        let (resource, acknowledged_by) = (Resource::exclusive(key), RequiredReplicas::NONE);
+        Self { resource, owner, term, acknowledged_by }
+    }
+}
+
 /// The answer to a [`Renewal`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewed {
@@ -117,6 +140,14 @@ pub struct Release<'a> {
     /// Whether the resource stays free for a moment although claims wait in a queue, so that
     /// clients get it that know no queue.
     pub leaves_gap: bool,
+}
+
+impl<'a> Release<'a> {
+    /// That of an exclusive lock whose claim has not waited.
+    pub fn exclusive(key: &'a str, owner: OwnerId) -> Self {
+        let (resource, keep) = (Resource::exclusive(key), Duration::ZERO);
+        Self { resource, owner, keep, queued: None, leaves_gap: false }
+    }
 }
 
 /// The answers to several releases.

@@ -34,6 +34,11 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// The error of a call that needs what the store does not have. `shown` is [what it is called](super::contract::LockStore::shown).
+    pub fn lacking(shown: &str, option: &'static str, what: &str) -> Self {
+        Self::Config { option, problem: format!("{shown} has no {what}") }
+    }
+
     /// Whether the request may have taken effect.
     #[doc(hidden)]
     pub fn may_have_run(&self) -> bool {

@@ -24,10 +24,10 @@ use crate::options::{Defaults, LockOptions};
 use crate::release_mode::ReleaseMode;
 use crate::replicas::{Replicas, RequiredReplicas};
 use crate::runtime;
-#[cfg(feature = "store")]
-use crate::store::OpenStore;
 use crate::store::Settings;
 use crate::store::contract::Backend;
+#[cfg(feature = "store")]
+use crate::store::contract::OpenStore;
 use crate::store::memory::backend::MemoryBackend;
 use crate::store::quarantine_terms::QuarantineTerms;
 #[cfg(feature = "testing")]
@@ -184,7 +184,7 @@ impl fmt::Debug for LockClientBuilder {
             .field("finds_orders", &self.finds_orders)
             .field("unavailable_after", &self.unavailable_after);
         #[cfg(feature = "store")]
-        shown.field("store", &self.store.as_ref().map(|store| store.name()));
+        shown.field("store", &self.store.as_deref().map(OpenStore::name));
         #[cfg(feature = "tls")]
         shown.field("tls", &self.tls);
         shown.finish()

@@ -8,7 +8,7 @@ use crate::client::LockClient;
 use crate::error::LockError;
 use crate::store::contract::Backend;
 #[cfg(feature = "store")]
-use crate::store::{OpenStore, Store};
+use crate::store::contract::OpenStore;
 use crate::store::{Settings, StoreAddress, open};
 
 /// Where the locks of a client are.
@@ -70,7 +70,7 @@ impl LockClient {
     /// * [`LockError::Unavailable`]: the store cannot be reached, has not connected within 5 s, or has panicked, or the
     ///   client's threads cannot be started.
     /// * [`LockError::Denied`]: the store says so.
-    pub async fn with_store(store: impl Store) -> Result<Self, LockError> {
+    pub async fn with_store(store: impl OpenStore) -> Result<Self, LockError> {
         Self::builder().store(store).connect().await
     }
 }
@@ -102,11 +102,10 @@ impl LockClientBuilder {
 
     /// Keeps the locks in a custom store, instead of one that a URL names: see [`store`](crate::store).
     ///
-    /// The store is called on a thread of the client, and connects when the client does. `credentials`, `tls`,
-    /// `quarantine`, `tracking` and the address map are for servers that are named by URLs, and have no effect. Clones of the
-    /// builder share the store. [`connect_lazy`](Self::connect_lazy) returns [`LockError::Config`].
-    pub fn store(mut self, store: impl Store) -> Self {
-        self.store = Some(Arc::new(Arc::new(store)));
+    /// Each client opens the store with its own settings, and connects it. Clones of the builder share the store.
+    /// [`connect_lazy`](Self::connect_lazy) returns [`LockError::Config`].
+    pub fn store(mut self, store: impl OpenStore) -> Self {
+        self.store = Some(Arc::new(store));
         self
     }
 }

@@ -9,14 +9,13 @@ use tokio::runtime::Handle;
 
 use crate::builder::source::StoreSource;
 use crate::client::LockClient;
-use crate::replicas::RequiredReplicas;
 use crate::store::contract::{
-    Acquired, Backend, BackgroundRuntimes, Claim, Fenced, Lane, Layout, LockStore, Mode, Queueing,
-    Release, Released, Renewal, Renewed, Resource, SendTrace, StoreError,
+    Acquired, Backend, BackgroundRuntimes, Claim, Fenced, Lane, Layout, LockStore, Release,
+    Released, Renewal, Renewed, Resource, SendTrace, StoreError,
 };
 use crate::store::hold_reports::HoldReports;
 use crate::store::owner::OwnerId;
-use crate::store::{OpenStore, Settings, Store, StoreAddress};
+use crate::store::{OpenStore, Settings, StoreAddress};
 use crate::sync::{Mutex, lock};
 use crate::timeout::RequestTimeout;
 
@@ -47,9 +46,8 @@ impl fmt::Debug for CheckedStore {
 
 impl CheckedStore {
     /// A custom store.
-    pub fn new(store: impl Store) -> Self {
-        let store: Arc<dyn OpenStore> = Arc::new(Arc::new(store));
-        Self { source: StoreSource::Custom(store), is_fresh: false }
+    pub fn new(store: impl OpenStore) -> Self {
+        Self { source: StoreSource::Custom(Arc::new(store)), is_fresh: false }
     }
 
     /// The store of this URL.
@@ -92,10 +90,6 @@ pub(super) struct CheckedLocks {
     asked: Mutex<HashSet<(String, OwnerId)>>,
 }
 
-fn plain(key: &str) -> Resource<'_> {
-    Resource { key, mode: Mode::Exclusive }
-}
-
 impl CheckedLocks {
     pub(super) async fn acquire(
         &self,
@@ -104,16 +98,8 @@ impl CheckedLocks {
         term: Duration,
     ) -> Result<Acquired, StoreError> {
         let is_first = lock(&self.asked).insert((key.to_owned(), owner));
-        let claim = Claim {
-            resource: plain(key),
-            owner,
-            term,
-            renewed: false,
-            fresh: self.is_fresh && is_first,
-            acknowledged_by: RequiredReplicas::NONE,
-            queueing: Queueing::None,
-            queued_before: Queueing::None,
-        };
+        let fresh = self.is_fresh && is_first;
+        let claim = Claim { fresh, ..Claim::exclusive(key, owner, term) };
         let trace = SendTrace::default();
         self.locks.try_acquire(claim, RequestTimeout::of(RESPONSE), &trace).await
     }
@@ -124,9 +110,7 @@ impl CheckedLocks {
         leases: &[(&str, OwnerId)],
         term: Duration,
     ) -> Vec<Result<Renewed, StoreError>> {
-        let acknowledged_by = RequiredReplicas::NONE;
-        let renewal =
-            |&(key, owner)| Renewal { resource: plain(key), owner, term, acknowledged_by };
+        let renewal = |&(key, owner)| Renewal::exclusive(key, owner, term);
         let batch: Vec<_> = leases.iter().map(renewal).collect();
         self.locks.renew(&batch, Lane::Background).await
     }
@@ -137,8 +121,7 @@ impl CheckedLocks {
         owner: OwnerId,
         keep: Duration,
     ) -> Result<Released, StoreError> {
-        let release =
-            Release { resource: plain(key), owner, keep, queued: None, leaves_gap: false };
+        let release = Release { keep, ..Release::exclusive(key, owner) };
         self.locks.release(release, Lane::Caller).await
     }
 
@@ -148,7 +131,7 @@ impl CheckedLocks {
         owner: OwnerId,
         at_least: u64,
     ) -> Result<Fenced, StoreError> {
-        self.locks.fence(plain(key), owner, at_least).await
+        self.locks.fence(Resource::exclusive(key), owner, at_least).await
     }
 }
 

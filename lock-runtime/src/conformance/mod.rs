@@ -5,7 +5,7 @@
 //! checks can run at the same time, and on a store that is in use. They take a few seconds together, and nothing that they do
 //! depends on the speed of the machine.
 //!
-//! Not checked: whether [wake-ups](crate::store::WakeUps) come, what happens during outages, which errors the store reports,
+//! Not checked: whether wake-ups come, what happens during outages, which errors the store reports,
 //! and the loss of its data.
 
 mod expiry;
@@ -33,7 +33,7 @@ pub use self::requests::{
 pub use self::tokens::{tokens_are_for_the_owner_only, tokens_rise};
 pub use self::whole::calls_of_two_clients_exclude_each_other;
 
-/// A test of each check for a store: `store_conformance!(STORE)` for a [`Store`](crate::store::Store), or
+/// A test of each check for a store: `store_conformance!(STORE)` for an [`OpenStore`](crate::store::OpenStore), or
 /// `store_conformance!(checked: STORE)` for a [`CheckedStore`], which may be that of a URL. The expression makes a client of
 /// the store. It may await, is evaluated once or twice in each test, and makes clients of the same store every time.
 ///
@@ -43,13 +43,12 @@ pub use self::whole::calls_of_two_clients_exclude_each_other;
 /// Needs tokio with its features `macros` and `rt-multi-thread`.
 ///
 /// ```no_run
-/// # use lock_runtime::store::*;
+/// # use std::sync::Arc;
+/// # use lock_runtime::{LockError, store::{Backend, OpenStore, Settings}};
 /// # struct Table;
-/// # impl Store for Table {
+/// # impl OpenStore for Table {
 /// #     fn name(&self) -> &str { "" }
-/// #     async fn acquire(&self, _: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> { todo!() }
-/// #     async fn renew(&self, _: &[LeaseRequest<'_>]) -> Vec<Result<RenewOutcome, StoreError>> { todo!() }
-/// #     async fn release(&self, _: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> { todo!() }
+/// #     fn open(&self, _: &Settings) -> Result<Arc<dyn Backend>, LockError> { todo!() }
 /// # }
 /// # impl Table { fn open(_: &str) -> Self { Table } }
 /// mod table {

@@ -1,74 +1,148 @@
 //! Stores of locks. **Can change in each version until 1.0.**
 //!
 //! With the feature `store` (`lock-runtime = { features = ["store"], … }`), a program can keep its locks in a custom store: a
-//! database that it already has, or a service without a client here. It implements [`Store`], and everything else works as with Redis: the attribute, waiting calls that are handed the lock
-//! off inside the process, renewals, deadlines, cancellation. [`conformance`](crate::conformance) tests the implementation.
+//! database that it already has, or a service without a client here. It implements what Redis, etcd, PostgreSQL, quorums and the
+//! memory store implement, and everything else works as with them: the attribute, waiting calls that are handed the lock off
+//! inside the process, renewals, deadlines, cancellation. [`conformance`](crate::conformance) tests the implementation.
 //!
-//! | works | if the store has it | does not work |
-//! |---|---|---|
-//! | exclusive locks, re-entrant; fixed leases and renewed ones; several keys (one request for each); `max_hold`, `linger` | fencing tokens ([`Store::fence`]), `min_hold` ([`Store::keeps_after_release`]), wake-ups ([`Store::watch`]), who holds a lock ([`Store::inspect`]), and who holds which locks ([`Store::scan`]) | `fair`, read-write locks, semaphores, `every`, the announcements of leaders, other wire formats, questions of `LockAdmin` to clients: [`LockError::Config`](crate::LockError::Config) |
+//! * [`OpenStore`] makes the store of each client.
+//! * [`Backend`] is the store of a client: it connects, and has a [`LockStore`] for each [`Layout`] of locks, such as those of
+//!   semaphores.
+//! * [`LockStore`] has the requests about locks in one layout. It has to acquire, renew and release. The rest is optional:
+//!   a call that needs more gets [`LockError::Config`](crate::LockError::Config), which names the option.
+//! * [`runner`] is for stores whose requests are asynchronous functions.
+//!
+//! # What a store promises
+//!
+//! **Atomicity.** Each request is one atomic step: two requests for one key behave as if one came after the other, also if
+//! they come from different processes.
+//!
+//! **Time.** A lease that was granted or extended ends when its term has passed *by the clock of the store*, at the earliest.
+//! The client counts from before it has sent the request, so it never relies on a lease that the store has ended. The clocks
+//! of the client and of the store need not agree, but they have to run at nearly the same speed: a client stops relying on
+//! a lease 1 % of its term and 2 ms before its end.
+//!
+//! **Answers.** `Ok` is definite. [`StoreError::Refused`], [`Denied`](StoreError::Denied), [`Config`](StoreError::Config) and
+//! [`WrongFormat`](StoreError::WrongFormat) say that the request has had no effect, and never will. Everything else is
+//! [`StoreError::Unknown`]: above all, a connection that breaks after the request was sent, and an answer that does not come
+//! in time. A client undoes what such a request may have done, so `Unknown` is always right, and only costs another request. An
+//! error that says `Refused` although the request takes effect leaks a lock until its lease ends.
+//!
+//! **Order.** The requests of a client for a key may overlap. If an attempt to acquire it takes effect after the release of its
+//! owner, its lease stays until it ends. [`runner`] prevents that, except for a request whose answer is unknown.
 //!
 //! # Example
 //!
-//! Locks in a table in memory. The table has no wake-ups, so waiting calls make an attempt every 100 ms.
+//! Locks in a table in memory.
 //!
 //! ```
 //! use std::collections::HashMap;
-//! use std::sync::Mutex;
-//! use std::time::Instant;
+//! use std::sync::{Arc, Mutex};
+//! use std::time::{Duration, Instant};
 //!
 //! use lock_runtime::store::{
-//!     LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest, RenewOutcome, Store, StoreError,
+//!     Acquired, Answer, Backend, Claim, Grant, Lane, Layout, Left, LockStore, OpenStore, OwnerId, Release, Released, Renewal,
+//!     Renewed, RequestTimeout, Resource, SendTrace, Settings, StoreError, Subscription, Subscriptions, UnsupportedLocks,
 //! };
 //! use lock_runtime::{LockClient, LockError};
 //!
-//! #[derive(Default)]
-//! struct Table(Mutex<HashMap<String, (String, Instant)>>);
+//! #[derive(Clone, Default)]
+//! struct Table(Arc<Mutex<HashMap<String, (OwnerId, Instant)>>>);
 //!
-//! impl Store for Table {
+//! impl OpenStore for Table {
 //!     fn name(&self) -> &str {
 //!         "table"
 //!     }
 //!
-//!     async fn acquire(&self, lease: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
-//!         let (mut table, now) = (self.0.lock().unwrap(), Instant::now());
-//!         let mut end = now + lease.term;
-//!         match table.get(lease.key) {
-//!             Some((owner, until)) if owner == lease.owner => end = end.max(*until),
+//!     fn open(&self, _: &Settings) -> Result<Arc<dyn Backend>, LockError> {
+//!         let locks = TableLocks { table: self.clone(), subscriptions: Subscriptions::local() };
+//!         let others = UnsupportedLocks::of_all("the store `table`", "");
+//!         Ok(Arc::new(TableClient { locks: Arc::new(locks), others }))
+//!     }
+//! }
+//!
+//! struct TableClient {
+//!     locks: Arc<TableLocks>,
+//!     others: [Arc<UnsupportedLocks>; Layout::ALL.len()],
+//! }
+//!
+//! impl Backend for TableClient {
+//!     fn handle(&self, layout: Layout) -> Arc<dyn LockStore> {
+//!         match layout {
+//!             Layout::TOKEN => self.locks.clone(),
+//!             other => self.others[other.index()].clone(),
+//!         }
+//!     }
+//! }
+//!
+//! struct TableLocks {
+//!     table: Table,
+//!     subscriptions: Arc<Subscriptions>,
+//! }
+//!
+//! impl LockStore for TableLocks {
+//!     fn try_acquire<'a>(
+//!         &'a self,
+//!         claim: Claim<'a>,
+//!         _: RequestTimeout,
+//!         trace: &'a SendTrace,
+//!     ) -> Answer<'a, Result<Acquired, StoreError>> {
+//!         trace.sent(1);
+//!         let (mut table, now) = (self.table.0.lock().unwrap(), Instant::now());
+//!         let mut end = now + claim.term;
+//!         match table.get(claim.resource.key) {
+//!             Some((owner, until)) if *owner == claim.owner => end = end.max(*until),
 //!             Some((_, until)) if *until > now => {
-//!                 return Ok(LeaseOutcome::Busy { left: Some(*until - now) });
+//!                 return Answer::ready(Ok(Acquired::Busy(Left::Time(*until - now))));
 //!             }
 //!             _ => {}
 //!         }
-//!         table.insert(lease.key.to_owned(), (lease.owner.to_owned(), end));
-//!         Ok(LeaseOutcome::Granted { fence: None })
+//!         table.insert(claim.resource.key.to_owned(), (claim.owner, end));
+//!         Answer::ready(Ok(Acquired::Granted(Grant::of(claim.term))))
 //!     }
 //!
-//!     async fn renew(&self, leases: &[LeaseRequest<'_>]) -> Vec<Result<RenewOutcome, StoreError>> {
-//!         let (mut table, now) = (self.0.lock().unwrap(), Instant::now());
-//!         let mut renew = |lease: &LeaseRequest<'_>| match table.get_mut(lease.key) {
-//!             Some((_, until)) if *until <= now => RenewOutcome::Gone,
-//!             Some((owner, until)) if owner == lease.owner => {
-//!                 *until = (now + lease.term).max(*until);
-//!                 RenewOutcome::Extended
+//!     fn renew<'a>(
+//!         &'a self,
+//!         batch: &'a [Renewal<'a>],
+//!         _: Lane,
+//!     ) -> Answer<'a, Vec<Result<Renewed, StoreError>>> {
+//!         let (mut table, now) = (self.table.0.lock().unwrap(), Instant::now());
+//!         let mut renew = |one: &Renewal<'_>| match table.get_mut(one.resource.key) {
+//!             Some((_, until)) if *until <= now => Renewed::Gone,
+//!             Some((owner, until)) if *owner == one.owner => {
+//!                 *until = (now + one.term).max(*until);
+//!                 Renewed::Extended
 //!             }
-//!             Some(_) => RenewOutcome::Taken,
-//!             None => RenewOutcome::Gone,
+//!             Some(_) => Renewed::Taken,
+//!             None => Renewed::Gone,
 //!         };
-//!         leases.iter().map(|lease| Ok(renew(lease))).collect()
+//!         Answer::ready(batch.iter().map(|one| Ok(renew(one))).collect())
 //!     }
 //!
-//!     async fn release(&self, release: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
-//!         let mut table = self.0.lock().unwrap();
+//!     fn release<'a>(
+//!         &'a self,
+//!         release: Release<'a>,
+//!         _: Lane,
+//!     ) -> Answer<'a, Result<Released, StoreError>> {
+//!         let (mut table, key) = (self.table.0.lock().unwrap(), release.resource.key);
 //!         let is_live = |until: Instant| until > Instant::now();
-//!         match table.get(release.key) {
-//!             Some((owner, until)) if is_live(*until) && owner == release.owner => {
-//!                 table.remove(release.key);
-//!                 Ok(ReleaseOutcome::Freed { waiting: None })
+//!         Answer::ready(Ok(match table.get(key) {
+//!             Some((owner, until)) if is_live(*until) && *owner == release.owner => {
+//!                 table.remove(key);
+//!                 self.subscriptions.wake(key, true);
+//!                 Released::Freed { woken: 0 }
 //!             }
-//!             Some((_, until)) if is_live(*until) => Ok(ReleaseOutcome::Taken),
-//!             _ => Ok(ReleaseOutcome::Gone),
-//!         }
+//!             Some((_, until)) if is_live(*until) => Released::Taken,
+//!             _ => Released::Gone,
+//!         }))
+//!     }
+//!
+//!     fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {
+//!         self.subscriptions.listen(resource.key, resource.key, Layout::TOKEN, owner)
+//!     }
+//!
+//!     fn layout(&self) -> &'static str {
+//!         "row"
 //!     }
 //! }
 //!
@@ -86,8 +160,6 @@ mod open;
 #[cfg(test)]
 mod tests;
 
-#[cfg(feature = "store")]
-use lock_core::store::custom;
 #[cfg(test)]
 pub(crate) use lock_core::store::faulty;
 #[allow(unused_imports, reason = "each store uses some of them")]
@@ -101,17 +173,48 @@ pub(crate) use lock_core::store::{
 pub(crate) use lock_core::store::{home, per_runtime};
 
 #[cfg(feature = "store")]
-pub(crate) use custom::OpenStore;
+pub use lock_core::maybe_ready::MaybeReady as Answer;
 #[cfg(feature = "store")]
-pub use custom::{
-    FenceRequest, FencingOutcome, LeaseOutcome, LeasePage, LeaseRequest, LeaseScan, ReleaseOutcome,
-    ReleaseRequest, RenewOutcome, Store, StoredLease, WakeUps,
+pub use lock_core::store::announcements::{Announced, Announcement};
+#[cfg(feature = "store")]
+pub use lock_core::store::contract::{
+    Acquired, Asker, Backend, BackgroundRuntimes, Capabilities, Claim, Fenced, Grant, KeyInspector,
+    Lane, Layout, Left, LockStore, Mode, ModeChange, ModeChanged, OpenStore, Place, Queued,
+    Queueing, Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, SetAcquired,
+    SetClaim, Slot, StoreAnswer,
 };
+#[cfg(feature = "store")]
+pub use lock_core::store::hold_reports::{ChangedKeys, HoldReport, HoldReports};
+#[cfg(feature = "store")]
+pub use lock_core::store::key_holder::KeyHolder;
+#[cfg(feature = "store")]
+pub use lock_core::store::owner::{ClientTag, OwnerId};
+#[cfg(feature = "store")]
+pub use lock_core::store::periods::{
+    RunEnd, RunEnded, RunLabel, RunRecord, RunStart, RunStarted, rest_of_period,
+};
+#[cfg(feature = "store")]
+pub use lock_core::store::profile::StoreProfile;
+#[cfg(feature = "store")]
+pub use lock_core::store::queueing::{QueueTicket, transfer_term};
+#[cfg(feature = "store")]
+pub use lock_core::store::runner;
+#[cfg(feature = "store")]
+pub use lock_core::store::scanning::{ScanPage, ScanPosition};
+#[cfg(feature = "store")]
+pub use lock_core::store::subscriptions::{Subscription, Subscriptions};
+#[cfg(feature = "store")]
+pub use lock_core::store::unsupported::UnsupportedLocks;
+#[cfg(feature = "store")]
+pub use lock_core::timeout::RequestTimeout;
 #[cfg(feature = "etcd")]
 pub use lock_etcd::EtcdStore;
 #[cfg(feature = "postgres")]
 pub use lock_postgres::{LockTransaction, POSTGRES_SCHEMA, PostgresStore};
 pub(crate) use open::{StoreAddress, open};
+#[cfg(feature = "store")]
+pub use settings::Settings;
+#[cfg(not(feature = "store"))]
 pub(crate) use settings::Settings;
 #[cfg(feature = "store")]
 pub use store_error::StoreError;

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::contract::Backend;
+#[cfg(feature = "store")]
+use super::contract::OpenStore;
 use super::memory::backend::MemoryBackend;
 use super::quarantine_terms::QuarantineTerms;
 use super::settings::Settings;
@@ -140,14 +142,12 @@ fn open_one(url: &str, settings: &Settings) -> Result<NamedStore, LockError> {
         )),
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => {
-            use super::OpenStore;
             if settings.quarantine.is_some() {
                 let problem = "etcd loses no acknowledged lock, so it has none; remove the option";
                 let problem = problem.to_owned();
                 return Err(LockError::config("quarantine", problem));
             }
-            let store = Arc::new(super::EtcdStore::of_client(url, settings)?);
-            Ok((store.open(settings)?, String::new()))
+            Ok((super::EtcdStore::of_client(url, settings)?.open(settings)?, String::new()))
         }
         #[cfg(not(feature = "etcd"))]
         "etcd" | "etcds" => Err(url_error(
@@ -174,7 +174,6 @@ fn open_one(url: &str, settings: &Settings) -> Result<NamedStore, LockError> {
 
 #[cfg(feature = "postgres")]
 fn postgres(url: &str, settings: &Settings) -> Result<NamedStore, LockError> {
-    use super::OpenStore;
     use lock_postgres::PostgresStore;
 
     for (option, is_set) in [
@@ -193,7 +192,7 @@ fn postgres(url: &str, settings: &Settings) -> Result<NamedStore, LockError> {
     };
     #[cfg(not(feature = "tls"))]
     let store = PostgresStore::new(url)?;
-    Ok((Arc::new(store).open(settings)?, String::new()))
+    Ok((store.open(settings)?, String::new()))
 }
 
 fn url_error(problem: &str) -> LockError {

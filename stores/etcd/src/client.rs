@@ -17,10 +17,9 @@ use super::watcher::WatchCommand;
 use lock_core::clock::BootInstant;
 use lock_core::events;
 use lock_core::safeguard::Safeguard;
-use lock_core::store::custom::{
-    LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest, RenewOutcome,
-};
+use lock_core::store::contract::{Acquired, Grant, Left, Released, Renewed};
 use lock_core::store::patience::answer_within;
+use lock_core::store::settings::Settings;
 use lock_core::sync::{Mutex, lock};
 
 /// How often an acquire is tried with another lease, because the last one has ended.
@@ -37,6 +36,9 @@ const SHORT_LEASE: Duration = Duration::from_secs(3);
 
 /// What the tasks of a store share.
 pub(super) struct EtcdClient {
+    /// That of locks that do not specify one.
+    pub(super) lease: Duration,
+    pub(super) namespace: String,
     pub(super) members: Arc<Members>,
     pub(super) leases: Arc<SharedLeases>,
     pub(super) holds: Mutex<KeyHolds>,
@@ -49,6 +51,16 @@ pub(super) struct EtcdClient {
     /// Notified when a key was granted.
     pub(super) granted: Arc<Notify>,
     has_warned: AtomicBool,
+}
+
+/// One attempt to take a key.
+pub(super) struct KeyRequest {
+    pub(super) owned: Owned,
+    pub(super) term: Duration,
+    /// Whether the lease is renewed until its hold ends. Otherwise it is fixed.
+    pub(super) renewed: bool,
+    /// Whether no call of this client is known to wait for the key, which others could have then.
+    pub(super) fresh: bool,
 }
 
 /// An acquire in flight. If it is dropped without an answer, its request may still arrive.
@@ -89,8 +101,10 @@ impl Drop for UnansweredRelease<'_> {
 }
 
 impl EtcdClient {
-    pub(super) fn new(members: Members) -> Arc<Self> {
+    pub(super) fn new(members: Members, settings: &Settings) -> Arc<Self> {
         Arc::new(Self {
+            lease: settings.lease,
+            namespace: settings.namespace.clone(),
             members: Arc::new(members),
             leases: Arc::default(),
             holds: Mutex::default(),
@@ -131,13 +145,10 @@ impl EtcdClient {
         });
     }
 
-    /// See [`Store::acquire`](lock_core::store::custom::Store::acquire).
-    pub(super) async fn acquire(
-        &self,
-        request: LeaseRequest<'_>,
-    ) -> Result<LeaseOutcome, EtcdFailure> {
+    /// Takes a key if it is free, or if the owner already has it.
+    pub(super) async fn acquire(&self, request: KeyRequest) -> Result<Acquired, EtcdFailure> {
         let until = BootInstant::now().after(request.term);
-        let owned = Owned::new(request.key, request.owner);
+        let owned = &request.owned;
         if request.renewed {
             self.check_lease(request.term);
         }
@@ -148,31 +159,31 @@ impl EtcdClient {
                 self.leases.lasting(&self.members, request.term, until).await?
             } else {
                 // A waiting call makes several attempts, and each lease is two writes.
-                let answer = self.members.look_at(&owned).await?;
+                let answer = self.members.look_at(owned).await?;
                 if let SeenKey::Taken { lease } = answer.what {
                     if let Some(of_mark) = of_mark {
                         // If it fails, the holder does not leave the lock to this call when it releases it.
-                        let _ = self.members.mark_wanted(&owned, of_mark).await;
+                        let _ = self.members.mark_wanted(owned, of_mark).await;
                     }
-                    return Ok(self.is_busy(&owned, lease, answer.revision).await);
+                    return Ok(self.is_busy(owned, lease, answer.revision).await);
                 }
                 let (id, _) = self.members.grant_lease(seconds(request.term)).await?;
                 Attachable::new(id)
             };
             let key_lease = KeyLease { id: lease.id, is_shared: request.renewed };
-            let Some(mut claim) = self.claim(&owned, key_lease, until)? else { continue };
-            let claimed = self.members.claim(&owned, lease.id, of_mark).await;
+            let Some(mut claim) = self.claim(owned, key_lease, until)? else { continue };
+            let claimed = self.members.claim(owned, lease.id, of_mark).await;
             match claimed {
                 Ok(answer) => {
                     claim.is_over = true;
                     drop(claim);
-                    return self.claimed(&owned, request.term, (lease, key_lease), answer).await;
+                    return self.claimed(owned, request.term, (lease, key_lease), answer).await;
                 }
                 // The claim stays in doubt.
                 Err(failure @ EtcdFailure::Unknown(_)) => return Err(failure),
                 Err(failure) => {
                     claim.is_over = true;
-                    lock(&self.holds).declined(&owned, key_lease);
+                    lock(&self.holds).declined(owned, key_lease);
                     if failure == EtcdFailure::LeaseGone {
                         self.leases.missing(lease.id);
                         continue;
@@ -215,7 +226,7 @@ impl EtcdClient {
         term: Duration,
         (lease, key_lease): (Attachable, KeyLease),
         answer: TxnAnswer<Claimed>,
-    ) -> Result<LeaseOutcome, EtcdFailure> {
+    ) -> Result<Acquired, EtcdFailure> {
         // Any transaction confirms an extension, also one that has found the key taken.
         let lasts = self.leases.lasts(&lease, answer.raft_term);
         match answer.what {
@@ -238,14 +249,13 @@ impl EtcdClient {
                 }
                 lock(&self.busy).remove(&owned.key);
                 self.granted.notify_one();
+                let granted = Acquired::Granted(Grant { fence: Some(fence), ..Grant::of(term) });
                 if is_expected && lasts {
-                    return Ok(LeaseOutcome::Granted { fence: Some(fence) });
+                    return Ok(granted);
                 }
                 let extended = self.extend(&[(owned.clone(), term)]).await.pop();
                 match extended {
-                    Some(Ok(RenewOutcome::Extended)) => {
-                        Ok(LeaseOutcome::Granted { fence: Some(fence) })
-                    }
+                    Some(Ok(Renewed::Extended)) => Ok(granted),
                     Some(Err(error)) => Err(EtcdFailure::Unknown(error.to_string())),
                     _ => Err(EtcdFailure::Unknown("the key was deleted at once".to_owned())),
                 }
@@ -254,7 +264,7 @@ impl EtcdClient {
     }
 
     /// Another owner has the key, with this lease.
-    async fn is_busy(&self, owned: &Owned, lease: i64, revision: i64) -> LeaseOutcome {
+    async fn is_busy(&self, owned: &Owned, lease: i64, revision: i64) -> Acquired {
         {
             let mut busy = lock(&self.busy);
             if busy.len() >= REMEMBERED {
@@ -263,7 +273,8 @@ impl EtcdClient {
             busy.insert(owned.key.clone(), revision);
         }
         let rest = answer_within(REST, self.members.rest_of_lease(lease));
-        LeaseOutcome::Busy { left: rest.await.and_then(Result::ok).flatten() }
+        let left = rest.await.and_then(Result::ok).flatten();
+        Acquired::Busy(left.map_or(Left::Unknown, Left::Time))
     }
 
     /// Ends a lease that no other key has. It would also end by itself.
@@ -274,43 +285,41 @@ impl EtcdClient {
         }
     }
 
-    /// See [`Store::release`](lock_core::store::custom::Store::release).
+    /// Frees a key if the owner has it. With a `keep` above zero, it stays taken for that time instead.
     pub(super) async fn release(
         &self,
-        request: ReleaseRequest<'_>,
-    ) -> Result<ReleaseOutcome, EtcdFailure> {
-        let owned = Owned::new(request.key, request.owner);
-        let hold = lock(&self.holds).releasing(&owned, BootInstant::now());
+        owned: &Owned,
+        keep: Duration,
+    ) -> Result<Released, EtcdFailure> {
+        let hold = lock(&self.holds).releasing(owned, BootInstant::now());
         if hold.is_some_and(|hold| hold.was_watched) {
             self.tell_watcher(WatchCommand::NoHold { key: owned.key.clone() });
         }
         let lease = hold.map(|hold| hold.lease);
-        let keep = request.keep;
-        let mut release =
-            UnansweredRelease { client: self, owned: &owned, lease, keep, is_over: false };
+        let mut release = UnansweredRelease { client: self, owned, lease, keep, is_over: false };
         let (answer, was_wanted) = if keep.is_zero() {
-            self.members.delete(&owned).await?
+            self.members.delete(owned).await?
         } else {
             let (kept, _) = self.members.grant_lease(seconds(keep)).await?;
-            (self.members.keep(&owned, kept).await?, false)
+            (self.members.keep(owned, kept).await?, false)
         };
         release.is_over = true;
         let had_it = matches!(answer.what, SeenKey::Own { .. });
-        if !lock(&self.holds).released(&owned, had_it, BootInstant::now()) {
+        if !lock(&self.holds).released(owned, had_it, BootInstant::now()) {
             self.cleanup.notify_one();
         }
         if let Some(lease) = lease {
             self.drop_own(lease);
         }
         Ok(match answer.what {
-            SeenKey::Own { .. } => ReleaseOutcome::Freed { waiting: Some(usize::from(was_wanted)) },
-            SeenKey::Gone => ReleaseOutcome::Gone,
-            SeenKey::Taken { .. } => ReleaseOutcome::Taken,
+            SeenKey::Own { .. } => Released::Freed { woken: usize::from(was_wanted) },
+            SeenKey::Gone => Released::Gone,
+            SeenKey::Taken { .. } => Released::Taken,
         })
     }
 
     /// Watches a key from the last answer that said that it is taken.
-    pub(super) async fn watch(&self, key: &str) -> Result<(), EtcdFailure> {
+    pub(super) async fn watch_released(&self, key: &str) -> Result<(), EtcdFailure> {
         let from = lock(&self.busy).remove(key).map_or(0, |revision| revision + 1);
         let (watched, answer) = oneshot::channel();
         self.tell_watcher(WatchCommand::Wait { key: key.to_owned(), from, watched });

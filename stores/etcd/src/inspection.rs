@@ -12,7 +12,7 @@ use super::presence;
 use super::transactions::{KEPT, Owned, is_token, operation, seen};
 use lock_core::client_info::ClientInfo;
 use lock_core::join::join_all;
-use lock_core::store::custom::{LeasePage, LeaseScan, StoredLease};
+use lock_core::store::runner::{LeasePage, LeaseScan, StoredLease};
 
 /// The number of clients that are looked up with one transaction, which may have 128 operations.
 const CLIENTS_AT_ONCE: usize = 100;

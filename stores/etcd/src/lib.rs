@@ -18,6 +18,7 @@ mod batch;
 mod cleanup;
 mod client;
 mod clusters;
+mod connect;
 mod connection;
 mod errors;
 mod holds;
@@ -25,6 +26,7 @@ mod inspection;
 mod joined;
 mod joined_writes;
 mod leases;
+mod locks;
 mod member_list;
 mod members;
 mod messages;
@@ -37,42 +39,17 @@ mod watcher;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::sync::mpsc;
-use tracing::Level;
 
 use self::address::EtcdAddress;
-use self::client::EtcdClient;
-use self::errors::{CONNECTION_FAILED, EtcdFailure};
-use self::members::{Members, Method};
-use self::messages::{AlarmRequest, AlarmResponse, AlarmType, StatusRequest, StatusResponse};
-use self::presence::LeasePresence;
+use self::members::Members;
 use self::tls::EtcdTls;
-use self::transactions::{Owned, SeenKey};
-use self::versions::{check_version, revokes_too_early};
-use self::watcher::{KeyWatcher, WatchCommand};
-use lock_core::client_info::ClientInfo;
 use lock_core::error::LockError;
-use lock_core::events;
-use lock_core::safeguard::Safeguard;
-use lock_core::store::custom::{
-    FenceRequest, FencingOutcome, LeaseOutcome, LeasePage, LeaseRequest, LeaseScan, ReleaseOutcome,
-    ReleaseRequest, RenewOutcome, Store, StoredLease, WakeUps,
-};
+use lock_core::store::contract::{Backend, OpenStore};
 use lock_core::store::settings::Settings;
-use lock_core::store::store_error::StoreError;
 #[cfg(feature = "tls")]
 use lock_core::store::url_options::tls_options;
-use lock_core::sync::{Mutex, lock};
 #[cfg(feature = "tls")]
 use lock_core::tls::TlsOptions;
-
-/// How often a waiting call makes an attempt. Deletions are told reliably, and an attempt is a write of etcd.
-const POLL: Duration = Duration::from_secs(5);
-
-/// A key that is only read, to see whether etcd answers.
-const PROBE: &str = "lock-runtime/probe";
 
 /// Locks in [etcd](https://etcd.io), 3.4 or newer: what URLs with `etcd://` and `etcds://` stand for.
 ///
@@ -140,11 +117,8 @@ const PROBE: &str = "lock-runtime/probe";
 /// # }
 /// ```
 pub struct EtcdStore {
-    client: Arc<EtcdClient>,
-    /// The lease of the client, if it is known.
-    lease: Option<Duration>,
-    /// That of the client.
-    namespace: Mutex<String>,
+    address: EtcdAddress,
+    tls: Option<EtcdTls>,
 }
 
 impl EtcdStore {
@@ -175,7 +149,7 @@ impl EtcdStore {
         let tls = Self::tls(&address, None)?;
         #[cfg(not(feature = "tls"))]
         let tls = without_tls(&address)?;
-        Self::at(address, tls, None)
+        Self::at(address, tls)
     }
 
     /// The store of a client with these settings.
@@ -191,7 +165,7 @@ impl EtcdStore {
         let tls = Self::tls(&address, settings.tls.as_ref())?;
         #[cfg(not(feature = "tls"))]
         let tls = without_tls(&address)?;
-        Self::at(address, tls, Some(settings.lease))
+        Self::at(address, tls)
     }
 
     #[cfg(feature = "tls")]
@@ -210,76 +184,10 @@ impl EtcdStore {
         Ok(None)
     }
 
-    fn at(
-        address: EtcdAddress,
-        tls: Option<EtcdTls>,
-        lease: Option<Duration>,
-    ) -> Result<Self, LockError> {
-        let client = EtcdClient::new(Members::new(address, tls)?);
-        Ok(Self { client, lease, namespace: Mutex::default() })
-    }
-
-    /// Fails unless a leader answers.
-    async fn probe(&self) -> Result<(), StoreError> {
-        let probe = Owned::new(PROBE, "");
-        match self.client.members.look(&[&probe]).await {
-            // The user has permissions for other keys.
-            Err(failure) if failure.is_missing_permission() => Ok(()),
-            looked => looked.map(drop).map_err(EtcdFailure::into_error),
-        }
-    }
-
-    /// The status of a member. `None` if the user may not ask for it: from 3.5.28 on, and in versions 3.6, that may be
-    /// reserved for the user `root`.
-    async fn status(&self) -> Result<Option<StatusResponse>, StoreError> {
-        match self.client.members.call(Method::STATUS, &StatusRequest {}).await {
-            Err(failure) if failure.is_missing_permission() => Ok(None),
-            status => status.map(Some).map_err(EtcdFailure::into_error),
-        }
-    }
-
-    /// Whether the database is full, as far as the user may know.
-    async fn is_full(&self) -> Result<bool, StoreError> {
-        if let Some(status) = self.status().await? {
-            return Ok(status.errors.iter().any(|problem| problem.contains("NOSPACE")));
-        }
-        match self.client.members.call(Method::ALARMS, &AlarmRequest {}).await {
-            Ok(AlarmResponse { alarms }) => {
-                Ok(alarms.iter().any(|raised| raised.alarm == AlarmType::NoSpace as i32))
-            }
-            Err(failure) if failure.is_missing_permission() => Ok(false),
-            Err(failure) => Err(failure.into_error()),
-        }
-    }
-
-    /// Says what to look at, if a connection has ended before its first answer.
-    fn with_hint(&self, error: StoreError) -> StoreError {
-        let hint = if self.client.members.uses_tls() {
-            "etcd may require a client certificate: name its files with `tls_cert` and `tls_key`"
-        } else {
-            "name the client port (2379) of etcd 3.4 or newer, and write `etcds://` if it uses TLS"
-        };
-        match error {
-            StoreError::Unknown(cause) | StoreError::Refused(cause)
-                if cause.starts_with(CONNECTION_FAILED) =>
-            {
-                StoreError::Refused(format!("{cause}; {hint}"))
-            }
-            error => error,
-        }
-    }
-
-    fn warn_of_version(&self, version: Option<String>) {
-        let Some(version) = version else { return };
-        let member = self.client.members.current().shown.clone();
-        events::emit(Level::WARN, move || {
-            tracing::warn!(
-                target: "lock_runtime::store::etcd",
-                version,
-                member,
-                "this version of etcd may free locks too early after its leader was suspended; use 3.4.31, 3.5.13 or newer"
-            );
-        });
+    fn at(address: EtcdAddress, tls: Option<EtcdTls>) -> Result<Self, LockError> {
+        // Checks the addresses.
+        Members::new(address.clone(), tls.clone())?;
+        Ok(Self { address, tls })
     }
 }
 
@@ -291,130 +199,19 @@ fn without_tls(address: &EtcdAddress) -> Result<Option<EtcdTls>, LockError> {
 /// Without the user and the password.
 impl fmt::Debug for EtcdStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let members = &self.client.members;
         let mut shown = f.debug_struct("EtcdStore");
-        shown.field("members", &members.shown()).field("tls", &members.uses_tls());
+        shown.field("members", &self.address.members).field("tls", &self.address.tls);
         shown.finish_non_exhaustive()
     }
 }
 
-impl Drop for EtcdStore {
-    fn drop(&mut self) {
-        // The tasks notice that the store is gone.
-        self.client.cleanup.notify_one();
-        self.client.granted.notify_one();
-    }
-}
-
-impl Store for EtcdStore {
+impl OpenStore for EtcdStore {
     fn name(&self) -> &'static str {
         "etcd"
     }
 
-    async fn connect(&self, wake_ups: WakeUps) -> Result<(), StoreError> {
-        if let Some(lease) = self.lease {
-            self.client.check_lease(lease);
-        }
-        self.client.members.check_url().await?;
-        let status = self.status().await.map_err(|error| self.with_hint(error))?;
-        let version = status.map(|status| status.version);
-        version.as_deref().map_or(Ok(()), check_version)?;
-        // Also checks the user.
-        self.probe().await?;
-        let (commands, receiver) = mpsc::unbounded_channel();
-        if self.client.watcher.set(commands).is_ok() {
-            self.warn_of_version(version.filter(|version| revokes_too_early(version)));
-            let watcher = KeyWatcher::new(&self.client.members, wake_ups, receiver);
-            tokio::spawn(watcher.run());
-            cleanup::start(&self.client);
-        }
-        Ok(())
-    }
-
-    async fn acquire(&self, lease: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
-        self.client.acquire(lease).await.map_err(EtcdFailure::into_error)
-    }
-
-    async fn renew(&self, leases: &[LeaseRequest<'_>]) -> Vec<Result<RenewOutcome, StoreError>> {
-        let all: Vec<_> =
-            leases.iter().map(|lease| (Owned::new(lease.key, lease.owner), lease.term)).collect();
-        self.client.extend(&all).await
-    }
-
-    async fn release(&self, release: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
-        self.client.release(release).await.map_err(EtcdFailure::into_error)
-    }
-
-    async fn fence(&self, request: FenceRequest<'_>) -> Result<FencingOutcome, StoreError> {
-        let owned = Owned::new(request.key, request.owner);
-        let raised = self.client.members.raise_fence(&owned, request.at_least).await;
-        Ok(match raised.map_err(EtcdFailure::into_error)? {
-            Ok(token) => FencingOutcome::Token(token),
-            Err(SeenKey::Gone) => FencingOutcome::Gone,
-            Err(_) => FencingOutcome::Taken,
-        })
-    }
-
-    async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, StoreError> {
-        self.client.members.inspect(key).await.map_err(EtcdFailure::into_error)
-    }
-
-    async fn scan(&self, scan: LeaseScan<'_>) -> Result<LeasePage, StoreError> {
-        self.client.members.scan(scan).await.map_err(EtcdFailure::into_error)
-    }
-
-    fn introduce(&self, client: Option<&ClientInfo>, namespace: &str) {
-        namespace.clone_into(&mut lock(&self.namespace));
-        let presence = client.map(|client| LeasePresence::new(client, namespace));
-        self.client.leases.introduce(presence);
-    }
-
-    async fn clients(&self, ids: &[String]) -> Result<Vec<ClientInfo>, StoreError> {
-        let namespace = lock(&self.namespace).clone();
-        match self.client.members.clients(ids, &namespace).await {
-            Err(failure) if failure.is_missing_permission() => Ok(Vec::new()),
-            found => found.map_err(EtcdFailure::into_error),
-        }
-    }
-
-    async fn check(&self) -> Result<(), StoreError> {
-        if self.is_full().await? {
-            return Err(StoreError::Refused(
-                "etcd accepts no writes (NOSPACE): compact and defragment it, or raise \
-                 `--quota-backend-bytes`, and run `etcdctl alarm disarm`"
-                    .to_owned(),
-            ));
-        }
-        self.probe().await
-    }
-
-    async fn watch(&self, key: &str) -> Result<(), StoreError> {
-        self.client.watch(key).await.map_err(EtcdFailure::into_error)
-    }
-
-    async fn unwatch(&self, key: &str) {
-        self.client.tell_watcher(WatchCommand::NoWait { key: key.to_owned() });
-    }
-
-    fn poll_interval(&self) -> Duration {
-        POLL
-    }
-
-    /// The requests of callers and those of the background have different connections.
-    fn orders_requests(&self) -> bool {
-        false
-    }
-
-    fn runs_on_callers(&self) -> bool {
-        true
-    }
-
-    fn reports_losses(&self) -> bool {
-        Safeguard::Tracking.is_on()
-    }
-
-    fn keeps_after_release(&self) -> bool {
-        true
+    fn open(&self, settings: &Settings) -> Result<Arc<dyn Backend>, LockError> {
+        locks::open(Members::new(self.address.clone(), self.tls.clone())?, settings)
     }
 }
 

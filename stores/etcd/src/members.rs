@@ -105,11 +105,6 @@ impl Members {
         Ok(Self { known, current, login, tls, cluster, joined: PerRuntime::default() })
     }
 
-    /// The addresses in the URL, for messages.
-    pub(super) fn shown(&self) -> Vec<String> {
-        lock(&self.known).named().iter().map(|member| member.shown.clone()).collect()
-    }
-
     pub(super) fn has_login(&self) -> bool {
         self.login.is_some()
     }

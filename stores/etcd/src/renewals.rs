@@ -16,7 +16,7 @@ use super::transactions::{Owned, SeenKey, TxnAnswer};
 use super::watcher::WatchCommand;
 use lock_core::clock::BootInstant;
 use lock_core::join::join_all;
-use lock_core::store::custom::RenewOutcome;
+use lock_core::store::contract::Renewed;
 use lock_core::store::store_error::StoreError;
 use lock_core::sync::lock;
 
@@ -34,7 +34,7 @@ struct KeyRenewal {
     lease: Option<KeyLease>,
     /// Whether the lease lasts long enough as it is, so that only the key is verified.
     lasts: bool,
-    outcome: Option<Result<RenewOutcome, StoreError>>,
+    outcome: Option<Result<Renewed, StoreError>>,
 }
 
 /// What a lease is after a request to extend it.
@@ -45,7 +45,7 @@ impl EtcdClient {
     pub(super) async fn extend(
         &self,
         all: &[(Owned, Duration)],
-    ) -> Vec<Result<RenewOutcome, StoreError>> {
+    ) -> Vec<Result<Renewed, StoreError>> {
         let began = BootInstant::now();
         let mut renewals: Vec<KeyRenewal> = {
             let mut holds = lock(&self.holds);
@@ -54,7 +54,7 @@ impl EtcdClient {
                 let lease = hold.map(|hold| hold.lease);
                 let lasts = hold.is_some_and(|hold| hold.lasts(until));
                 let lives = holds.renew(owned, until);
-                let outcome = (!lives).then_some(Ok(RenewOutcome::Gone));
+                let outcome = (!lives).then_some(Ok(Renewed::Gone));
                 KeyRenewal { owned: owned.clone(), term: *term, lease, lasts, outcome }
             };
             all.iter().map(renewal).collect()
@@ -68,8 +68,8 @@ impl EtcdClient {
         }
         let end = |one: KeyRenewal| {
             match (&one.outcome, one.lease) {
-                (Some(Ok(RenewOutcome::Gone | RenewOutcome::Taken)), _) => self.is_lost(&one.owned),
-                (Some(Ok(RenewOutcome::Extended)), Some(lease)) => {
+                (Some(Ok(Renewed::Gone | Renewed::Taken)), _) => self.is_lost(&one.owned),
+                (Some(Ok(Renewed::Extended)), Some(lease)) => {
                     lock(&self.holds).lasts(&one.owned, lease, began.after(one.term));
                 }
                 _ => {}
@@ -175,8 +175,8 @@ impl EtcdClient {
         for (one, seen) in unknown.zip(seen) {
             match seen {
                 SeenKey::Own { lease: id } => one.lease = Some(KeyLease { id, is_shared: false }),
-                SeenKey::Gone => one.outcome = Some(Ok(RenewOutcome::Gone)),
-                SeenKey::Taken { .. } => one.outcome = Some(Ok(RenewOutcome::Taken)),
+                SeenKey::Gone => one.outcome = Some(Ok(Renewed::Gone)),
+                SeenKey::Taken { .. } => one.outcome = Some(Ok(Renewed::Taken)),
             }
         }
         Ok(())
@@ -192,8 +192,8 @@ impl EtcdClient {
     ) {
         let Some(lease) = one.lease else { return };
         let found = match seen {
-            SeenKey::Gone => return one.outcome = Some(Ok(RenewOutcome::Gone)),
-            SeenKey::Taken { .. } => return one.outcome = Some(Ok(RenewOutcome::Taken)),
+            SeenKey::Gone => return one.outcome = Some(Ok(Renewed::Gone)),
+            SeenKey::Taken { .. } => return one.outcome = Some(Ok(Renewed::Taken)),
             SeenKey::Own { lease } => lease,
         };
         if found != lease.id {
@@ -203,7 +203,7 @@ impl EtcdClient {
             return lock(&self.holds).moved(&one.owned, KeyLease { id: found, ..lease });
         }
         if one.lasts {
-            return one.outcome = Some(Ok(RenewOutcome::Extended));
+            return one.outcome = Some(Ok(Renewed::Extended));
         }
         match extensions.get(&lease.id) {
             // An earlier request has given the key a lease that ends in a moment.
@@ -216,7 +216,7 @@ impl EtcdClient {
                     self.leases.confirmed(lease.id, *extension);
                 }
                 if extension.until >= began.after(one.term) {
-                    one.outcome = Some(Ok(RenewOutcome::Extended));
+                    one.outcome = Some(Ok(Renewed::Extended));
                     return;
                 }
             }
@@ -256,8 +256,8 @@ impl EtcdClient {
             attached => attached?,
         };
         match attached.what {
-            SeenKey::Gone => one.outcome = Some(Ok(RenewOutcome::Gone)),
-            SeenKey::Taken { .. } => one.outcome = Some(Ok(RenewOutcome::Taken)),
+            SeenKey::Gone => one.outcome = Some(Ok(Renewed::Gone)),
+            SeenKey::Taken { .. } => one.outcome = Some(Ok(Renewed::Taken)),
             SeenKey::Own { lease: found } if found != target.id => {
                 // Another request was faster. The next round extends the lease that the key has.
                 self.drop_own(KeyLease { id: target.id, ..lease });
@@ -273,7 +273,7 @@ impl EtcdClient {
                 let lasts = self.leases.lasts(&target, attached.raft_term);
                 // Otherwise the next round extends it. From now on, the lease counts as used.
                 if lasts && !self.leases.is_being_revoked(target.id) {
-                    one.outcome = Some(Ok(RenewOutcome::Extended));
+                    one.outcome = Some(Ok(Renewed::Extended));
                 }
             }
         }

@@ -5,6 +5,7 @@ use tonic::transport::{Channel, Endpoint};
 use lock_core::error::LockError;
 
 /// The TLS settings of a store. There are none in a build without TLS.
+#[derive(Clone)]
 pub(super) struct EtcdTls(
     #[cfg(feature = "tls")] std::sync::Arc<lock_core::store::tls::Tls>,
     #[cfg(not(feature = "tls"))] std::convert::Infallible,

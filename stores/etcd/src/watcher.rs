@@ -22,7 +22,7 @@ use super::messages::{
     WatchCancelRequest, WatchChange, WatchCreateRequest, WatchFilter, WatchRequest, WatchResponse,
 };
 use lock_core::backoff::Backoff;
-use lock_core::store::custom::WakeUps;
+use lock_core::store::runner::WakeUps;
 
 const PATH: &str = "/etcdserverpb.Watch/Watch";
 

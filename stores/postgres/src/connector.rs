@@ -27,7 +27,6 @@ use super::url::{DatabaseUrl, TlsMode, UrlTls, invalid};
 use lock_core::client_info::ClientInfo;
 use lock_core::error::LockError;
 use lock_core::store::store_error::StoreError;
-use lock_core::sync::{Mutex, lock};
 
 /// A new connection.
 pub(super) struct OpenedConnection {
@@ -59,7 +58,7 @@ pub(super) struct DatabaseConnector {
     pub(super) primary: Arc<PrimaryServer>,
     /// What connections to the server itself are called, unless the URL says that. `None` for a client that tells nothing
     /// about itself.
-    session_name: Arc<Mutex<Option<String>>>,
+    session_name: Option<Arc<str>>,
 }
 
 impl DatabaseConnector {
@@ -90,7 +89,7 @@ impl DatabaseConnector {
             _ => return Err(invalid(errors::NO_TLS)),
         }
         url.set_mode(SslMode::Disable);
-        Ok(Self { hosts: url.hosts.into(), primary: Arc::default(), session_name: Arc::default() })
+        Ok(Self { hosts: url.hosts.into(), primary: Arc::default(), session_name: None })
     }
 
     #[cfg(feature = "tls")]
@@ -147,20 +146,21 @@ impl DatabaseConnector {
             SslMode::Disable => None,
             _ => Some(Arc::new(Tls::new(tls)?.verify(verification))),
         };
-        let (primary, session_name) = (Arc::default(), Arc::default());
+        let (primary, session_name) = (Arc::default(), None);
         Ok(Self { hosts: url.hosts.into(), tls, primary, session_name })
     }
 
-    /// Sets what connections are called from now on, unless the URL says that.
-    pub(super) fn introduce(&self, client: Option<&ClientInfo>) {
+    /// The same for a client whose connections are called after it, unless the URL says what they are called.
+    pub(super) fn of_client(&self, client: Option<&ClientInfo>) -> Self {
         let is_named = self.hosts.iter().any(|host| host.get_application_name().is_some());
-        *lock(&self.session_name) = client.filter(|_| !is_named).map(session_name::of_client);
+        let session_name = client.filter(|_| !is_named).map(session_name::of_client);
+        Self { session_name: session_name.map(Into::into), ..self.clone() }
     }
 
     /// What a connection to the server itself is told before its first statement is prepared. A pooler would have to tell it
     /// again with each transaction, and somebody else would have the session next.
     pub(super) fn session_settings(&self) -> String {
-        match &*lock(&self.session_name) {
+        match &self.session_name {
             Some(name) => format!("{SESSION}; SET application_name = '{name}'"),
             None => SESSION.to_owned(),
         }

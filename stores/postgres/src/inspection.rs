@@ -9,7 +9,7 @@ use super::pool::ConnectionPool;
 use super::session_name::client_of;
 use super::statements::{CLIENTS, INSPECT, SCAN};
 use lock_core::client_info::ClientInfo;
-use lock_core::store::custom::{LeasePage, LeaseScan, StoredLease};
+use lock_core::store::runner::{LeasePage, LeaseScan, StoredLease};
 use lock_core::store::store_error::StoreError;
 
 /// What the row of a key says.

@@ -15,7 +15,7 @@ use super::connector::DatabaseConnector;
 use super::pool::{ConnectionPool, PoolTurn, SqlValue, StatementFailure};
 use super::statements::LockStatement;
 use lock_core::join::join_all;
-use lock_core::store::custom::{LeaseOutcome, ReleaseOutcome};
+use lock_core::store::contract::{Acquired, Grant, Left, Released};
 use lock_core::store::joiner::{JoinLimits, JoinTurn, JoinableRequest, RequestJoiner};
 use lock_core::store::store_error::StoreError;
 
@@ -29,8 +29,10 @@ const LIMITS: JoinLimits = JoinLimits { in_flight: POOL, together: 32 };
 pub(super) struct KeyRequest {
     key: Vec<u8>,
     owner: String,
-    /// The term of an acquire, in seconds; not used for a release.
-    term: f64,
+    /// The term of an acquire; not used for a release.
+    term: Duration,
+    /// The same, in seconds.
+    seconds: f64,
 }
 
 impl JoinableRequest for KeyRequest {
@@ -40,12 +42,13 @@ impl JoinableRequest for KeyRequest {
 }
 
 impl KeyRequest {
-    pub(super) fn new(key: &str, owner: &str, term: f64) -> Self {
-        Self { key: key.as_bytes().to_vec(), owner: owner.to_owned(), term }
+    pub(super) fn new(key: &str, owner: &str, term: Duration) -> Self {
+        let (key, owner) = (key.as_bytes().to_vec(), owner.to_owned());
+        Self { key, owner, term, seconds: term.as_secs_f64() }
     }
 
     fn values(&self) -> [SqlValue<'_>; 3] {
-        [&self.key, &self.owner, &self.term]
+        [&self.key, &self.owner, &self.seconds]
     }
 }
 
@@ -55,8 +58,8 @@ type JoinedAnswer<T> = Result<Option<T>, StoreError>;
 /// The requests of a runtime.
 pub(super) struct JoinedRequests {
     pub(super) pool: ConnectionPool,
-    acquires: Arc<RequestJoiner<KeyRequest, JoinedAnswer<LeaseOutcome>>>,
-    releases: Arc<RequestJoiner<KeyRequest, JoinedAnswer<ReleaseOutcome>>>,
+    acquires: Arc<RequestJoiner<KeyRequest, JoinedAnswer<Acquired>>>,
+    releases: Arc<RequestJoiner<KeyRequest, JoinedAnswer<Released>>>,
 }
 
 impl JoinedRequests {
@@ -66,13 +69,13 @@ impl JoinedRequests {
     }
 
     /// Acquires a lock whose key has no row.
-    pub(super) async fn acquire_free(&self, request: KeyRequest) -> JoinedAnswer<LeaseOutcome> {
+    pub(super) async fn acquire_free(&self, request: KeyRequest) -> JoinedAnswer<Acquired> {
         let statements = (LockStatement::AcquireFree, LockStatement::AcquireAllFree);
-        self.send(&self.acquires, request, statements, granted).await
+        self.send(&self.acquires, request, statements, taken).await
     }
 
     /// Releases a lock on whose row nobody else works.
-    pub(super) async fn release_idle(&self, request: KeyRequest) -> JoinedAnswer<ReleaseOutcome> {
+    pub(super) async fn release_idle(&self, request: KeyRequest) -> JoinedAnswer<Released> {
         let statements = (LockStatement::ReleaseIdle, LockStatement::ReleaseAllIdle);
         self.send(&self.releases, request, statements, freed).await
     }
@@ -83,7 +86,7 @@ impl JoinedRequests {
         joiner: &Arc<RequestJoiner<KeyRequest, JoinedAnswer<T>>>,
         request: KeyRequest,
         (one, all): (LockStatement, LockStatement),
-        answer: fn(&Row) -> Option<T>,
+        answer: fn(&KeyRequest, &Row) -> Option<T>,
     ) -> JoinedAnswer<T> {
         let mut batch = match joiner.turn(request).await {
             Some(JoinTurn::Answered(answer)) => return answer,
@@ -98,7 +101,8 @@ impl JoinedRequests {
             (Ok(turn), [request]) if statement == one => {
                 let rows = turn.rows(one, &request.values()).await;
                 vec![
-                    rows.map(|rows| rows.first().and_then(answer)).map_err(|failure| failure.error),
+                    rows.map(|rows| rows.first().and_then(|row| answer(request, row)))
+                        .map_err(|failure| failure.error),
                 ]
             }
             (Ok(turn), _) => {
@@ -116,14 +120,14 @@ impl JoinedRequests {
         requests: &[KeyRequest],
         is_wanted: impl Fn(usize) -> bool,
         (one, all): (LockStatement, LockStatement),
-        answer: fn(&Row) -> Option<T>,
+        answer: fn(&KeyRequest, &Row) -> Option<T>,
     ) -> Vec<JoinedAnswer<T>> {
         let keys: Vec<_> = requests.iter().map(|request| &request.key).collect();
         let owners: Vec<_> = requests.iter().map(|request| &request.owner).collect();
-        let terms: Vec<_> = requests.iter().map(|request| request.term).collect();
+        let terms: Vec<_> = requests.iter().map(|request| request.seconds).collect();
         match turn.rows(all, &[&keys, &owners, &terms]).await {
             Ok(rows) if rows.len() == requests.len() => {
-                rows.iter().map(|row| Ok(answer(row))).collect()
+                requests.iter().zip(&rows).map(|(request, row)| Ok(answer(request, row))).collect()
             }
             Ok(_) => requests.iter().map(|_| unanswered()).collect(),
             Err(StatementFailure { may_be_of_row: false, error }) => {
@@ -135,7 +139,7 @@ impl JoinedRequests {
                         return unanswered();
                     }
                     let rows = self.pool.execute_at_once(one, &request.values()).await?;
-                    Ok(rows.first().and_then(answer))
+                    Ok(rows.first().and_then(|row| answer(request, row)))
                 });
                 join_all(one_by_one).await
             }
@@ -149,21 +153,26 @@ fn unanswered<T>() -> JoinedAnswer<T> {
 }
 
 /// Another owner has the key for this many seconds.
-pub(super) fn busy(left: f64) -> LeaseOutcome {
-    LeaseOutcome::Busy { left: Some(Duration::try_from_secs_f64(left).unwrap_or_default()) }
+pub(super) fn busy(left: f64) -> Acquired {
+    Acquired::Busy(Left::Time(Duration::try_from_secs_f64(left).unwrap_or_default()))
 }
 
-fn granted(row: &Row) -> Option<LeaseOutcome> {
+/// The owner has the key for the term that was asked for, with this fencing token.
+pub(super) fn granted(term: Duration, fence: i64) -> Acquired {
+    Acquired::Granted(Grant { fence: u64::try_from(fence).ok(), ..Grant::of(term) })
+}
+
+fn taken(request: &KeyRequest, row: &Row) -> Option<Acquired> {
     match (row.get::<_, Option<i64>>(0), row.get::<_, Option<f64>>(1)) {
-        (Some(fence), _) => Some(LeaseOutcome::Granted { fence: u64::try_from(fence).ok() }),
+        (Some(fence), _) => Some(granted(request.term, fence)),
         (None, left) => left.map(busy),
     }
 }
 
-fn freed(row: &Row) -> Option<ReleaseOutcome> {
+fn freed(_: &KeyRequest, row: &Row) -> Option<Released> {
     let is_live: bool = row.get::<_, Option<bool>>(0)?;
     if !is_live {
-        return Some(ReleaseOutcome::Gone);
+        return Some(Released::Gone);
     }
-    Some(ReleaseOutcome::Freed { waiting: Some(usize::from(row.get::<_, bool>(1))) })
+    Some(Released::Freed { woken: usize::from(row.get::<_, bool>(1)) })
 }

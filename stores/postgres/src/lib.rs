@@ -8,11 +8,13 @@
     reason = "only lock-runtime uses it"
 )]
 
+mod client;
 mod connector;
 mod errors;
 mod inspection;
 mod joined;
 mod listener;
+mod locks;
 mod pool;
 mod primary;
 mod process;
@@ -28,31 +30,19 @@ mod transactions;
 mod url;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::sleep;
-use tokio_postgres::Row;
 
+use self::client::PostgresClient;
 use self::connector::DatabaseConnector;
-use self::joined::{JoinedRequests, KeyRequest, busy};
-use self::listener::ReleaseListener;
-use self::pool::{ConnectionPool, SqlValue};
+use self::locks::PostgresLocks;
 pub use self::seen::LockTransaction;
-use self::statements::LockStatement;
-use lock_core::client_info::ClientInfo;
 use lock_core::clock::BootInstant;
 use lock_core::error::LockError;
-use lock_core::store::custom::{
-    FenceRequest, FencingOutcome, LeaseOutcome, LeasePage, LeaseRequest, LeaseScan, ReleaseOutcome,
-    ReleaseRequest, RenewOutcome, Store, StoredLease, WakeUps,
-};
-use lock_core::store::per_runtime::PerRuntime;
-use lock_core::store::store_error::StoreError;
-
-/// The pause before a renewal of a row that others have locked, such as to mark it as wanted, and how often it is repeated.
-const LOCKED_PAUSE: Duration = Duration::from_millis(20);
-const LOCKED_REPEATS: usize = 10;
+use lock_core::store::contract::{Backend, OpenStore};
+use lock_core::store::runner::{AsyncBackend, AsyncRequests, RunsOn};
+use lock_core::store::settings::Settings;
+use lock_core::sync::{Mutex, lock};
 
 /// The SQL that creates the table `distributed_locks`, and what belongs to it. It can be run again.
 pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
@@ -116,14 +106,8 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 /// not use it. Channel binding is not supported.
 pub struct PostgresStore {
     connector: DatabaseConnector,
-    /// For requests about one lock. One of them may have to wait for another transaction.
-    requests: PerRuntime<Arc<JoinedRequests>>,
-    /// Renewals, and what is not about one lock.
-    renewals: Arc<ConnectionPool>,
-    /// Whether notifications arrive.
-    is_live: Arc<watch::Sender<bool>>,
-    /// The only one: the listener ends when it is dropped.
-    receiver: watch::Receiver<bool>,
+    /// Whether notifications arrive at the last client.
+    last: Mutex<Option<watch::Receiver<bool>>>,
 }
 
 impl PostgresStore {
@@ -163,52 +147,16 @@ impl PostgresStore {
         Ok(Self::of(DatabaseConnector::with_options(url, options)?))
     }
 
-    /// The next token, if the owner has the key.
-    async fn issue(&self, request: &FenceRequest<'_>) -> Result<FencingOutcome, StoreError> {
-        let key = key(request.key);
-        let row = self.requests().pool.row(LockStatement::Fence, &[&key, &request.owner]).await?;
-        let token: Option<i64> = row.get(0);
-        Ok(match (token.and_then(|token| u64::try_from(token).ok()), row.get(1)) {
-            (Some(token), _) => FencingOutcome::Token(token),
-            (None, true) => FencingOutcome::Taken,
-            (None, false) => FencingOutcome::Gone,
-        })
-    }
-
-    /// The outcomes of renewals, in their order; `None` if another transaction has locked the row.
-    async fn renew_unlocked(
-        &self,
-        leases: &[LeaseRequest<'_>],
-    ) -> Vec<Result<Option<RenewOutcome>, StoreError>> {
-        let keys: Vec<_> = leases.iter().map(|lease| key(lease.key)).collect();
-        let owners: Vec<_> = leases.iter().map(|lease| lease.owner).collect();
-        let terms: Vec<_> = leases.iter().map(|lease| lease.term.as_secs_f64()).collect();
-        let values: [SqlValue<'_>; 3] = [&keys, &owners, &terms];
-        match self.renewals.repeat(LockStatement::Renew, &values).await {
-            Ok(rows) if rows.len() == leases.len() => {
-                let outcome = |row: &Row| match (row.get(0), row.get(1), row.get(2)) {
-                    (true, _, _) => Some(RenewOutcome::Extended),
-                    (false, true, _) => Some(RenewOutcome::Taken),
-                    (false, false, true) => None,
-                    (false, false, false) => Some(RenewOutcome::Gone),
-                };
-                rows.iter().map(|row| Ok(outcome(row))).collect()
-            }
-            Ok(_) => vec![Err(StoreError::Unknown("no answer".to_owned())); leases.len()],
-            Err(error) => vec![Err(error); leases.len()],
-        }
-    }
-
     fn of(connector: DatabaseConnector) -> Self {
-        let (is_live, receiver) = watch::channel(false);
-        let renewals = Arc::new(ConnectionPool::new(connector.clone(), 1));
-        let (requests, is_live) = (PerRuntime::default(), Arc::new(is_live));
-        Self { connector, requests, renewals, is_live, receiver }
+        Self { connector, last: Mutex::default() }
     }
 
-    /// The requests of the current runtime.
-    fn requests(&self) -> Arc<JoinedRequests> {
-        self.requests.here(|| Arc::new(JoinedRequests::new(self.connector.clone())))
+    /// Whether notifications reach the client that was made last. If not, as behind a pooler, its waiting calls make an attempt
+    /// four times a second.
+    #[must_use]
+    pub fn hears_notifications(&self) -> bool {
+        let last = lock(&self.last).clone();
+        last.is_some_and(|last| *last.borrow())
     }
 
     /// Creates the table, or does what a new version of this library needs. It can be run again, also while locks are held:
@@ -251,152 +199,17 @@ impl std::fmt::Debug for PostgresStore {
     }
 }
 
-fn key(key: &str) -> Vec<u8> {
-    key.as_bytes().to_vec()
-}
-
-impl Store for PostgresStore {
+impl OpenStore for PostgresStore {
     fn name(&self) -> &'static str {
         "PostgreSQL"
     }
 
-    async fn connect(&self, wake_ups: WakeUps) -> Result<(), StoreError> {
-        table::check(&self.renewals).await?;
-        let listener = ReleaseListener {
-            connector: self.connector.clone(),
-            pool: Arc::clone(&self.renewals),
-            wake_ups,
-            is_live: Arc::clone(&self.is_live),
-        };
-        tokio::spawn(listener.run());
-        Ok(())
-    }
-
-    async fn acquire(&self, lease: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
-        let (requests, term) = (self.requests(), lease.term.as_secs_f64());
-        if lease.fresh
-            && let Some(outcome) =
-                requests.acquire_free(KeyRequest::new(lease.key, lease.owner, term)).await?
-        {
-            return Ok(outcome);
-        }
-        let key = key(lease.key);
-        let values: [SqlValue<'_>; 3] = [&key, &lease.owner, &term];
-        let row = requests.pool.row(LockStatement::Acquire, &values).await?;
-        Ok(if row.get(0) {
-            LeaseOutcome::Granted { fence: u64::try_from(row.get::<_, i64>(1)).ok() }
-        } else {
-            busy(row.get(2))
-        })
-    }
-
-    async fn renew(&self, leases: &[LeaseRequest<'_>]) -> Vec<Result<RenewOutcome, StoreError>> {
-        let mut outcomes = self.renew_unlocked(leases).await;
-        for _ in 0..LOCKED_REPEATS {
-            let locked: Vec<usize> =
-                (0..leases.len()).filter(|&lease| matches!(outcomes[lease], Ok(None))).collect();
-            if locked.is_empty() {
-                break;
-            }
-            sleep(LOCKED_PAUSE).await;
-            let again: Vec<_> = locked.iter().map(|&lease| leases[lease]).collect();
-            for (lease, outcome) in locked.into_iter().zip(self.renew_unlocked(&again).await) {
-                outcomes[lease] = outcome;
-            }
-        }
-        let is_locked =
-            || Err(StoreError::Refused("another transaction has locked its row".into()));
-        outcomes.into_iter().map(|outcome| outcome?.map_or_else(is_locked, Ok)).collect()
-    }
-
-    async fn release(&self, release: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
-        let (requests, keep) = (self.requests(), release.keep.as_secs_f64());
-        if release.keep.is_zero()
-            && let Some(outcome) =
-                requests.release_idle(KeyRequest::new(release.key, release.owner, keep)).await?
-        {
-            return Ok(outcome);
-        }
-        let statement =
-            if release.keep.is_zero() { LockStatement::Release } else { LockStatement::Keep };
-        let key = key(release.key);
-        let values: [SqlValue<'_>; 3] = [&key, &release.owner, &keep];
-        let row = requests.pool.row(statement, &values).await?;
-        let told: i64 = row.get(3);
-        match (row.get(0), row.get(1), row.get(2)) {
-            (true, _, _) => Ok(ReleaseOutcome::Freed { waiting: usize::try_from(told).ok() }),
-            (false, _, true) => Err(StoreError::Refused(
-                "a transaction is open that has verified the lock, or has not acquired it yet"
-                    .to_owned(),
-            )),
-            (false, true, false) => Ok(ReleaseOutcome::Taken),
-            (false, false, false) => Ok(ReleaseOutcome::Gone),
-        }
-    }
-
-    async fn fence(&self, request: FenceRequest<'_>) -> Result<FencingOutcome, StoreError> {
-        let issued = self.issue(&request).await?;
-        match issued {
-            FencingOutcome::Token(token) if token < request.at_least => {}
-            issued => return Ok(issued),
-        }
-        // All tokens come from one sequence, which is behind one of its own only if it has been set back in the meantime.
-        let at_least = i64::try_from(request.at_least).unwrap_or(i64::MAX);
-        self.requests().pool.execute(&statements::raise_fences(at_least)).await?;
-        match self.issue(&request).await? {
-            FencingOutcome::Token(token) if token < request.at_least => Err(StoreError::Refused(
-                "the sequence `distributed_lock_fences` was set back; run `lockctl migrate`"
-                    .to_owned(),
-            )),
-            issued => Ok(issued),
-        }
-    }
-
-    async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, StoreError> {
-        inspection::inspect(&self.requests().pool, key).await
-    }
-
-    async fn scan(&self, scan: LeaseScan<'_>) -> Result<LeasePage, StoreError> {
-        inspection::scan(&self.requests().pool, scan).await
-    }
-
-    fn introduce(&self, client: Option<&ClientInfo>, _: &str) {
-        self.connector.introduce(client);
-    }
-
-    async fn clients(&self, ids: &[String]) -> Result<Vec<ClientInfo>, StoreError> {
-        inspection::clients(&self.requests().pool, ids).await
-    }
-
-    async fn check(&self) -> Result<(), StoreError> {
-        table::check(&self.renewals).await
-    }
-
-    async fn watch(&self, _: &str) -> Result<(), StoreError> {
-        if *self.receiver.borrow() {
-            return Ok(());
-        }
-        Err(StoreError::Refused("notifications do not arrive now".to_owned()))
-    }
-
-    fn poll_interval(&self) -> Duration {
-        if *self.receiver.borrow() { Duration::from_secs(1) } else { Duration::from_millis(250) }
-    }
-
-    /// Each request has any of several connections.
-    fn orders_requests(&self) -> bool {
-        false
-    }
-
-    fn runs_on_callers(&self) -> bool {
-        true
-    }
-
-    fn is_postgres(&self) -> bool {
-        true
-    }
-
-    fn keeps_after_release(&self) -> bool {
-        true
+    fn open(&self, settings: &Settings) -> Result<Arc<dyn Backend>, LockError> {
+        let requests = AsyncRequests::new(settings, RunsOn::Callers)?;
+        let connector = self.connector.of_client(requests.told.as_ref());
+        let client = Arc::new(PostgresClient::new(connector));
+        *lock(&self.last) = Some(client.hears());
+        let locks = PostgresLocks { client: Arc::clone(&client), requests: Arc::clone(&requests) };
+        Ok(AsyncBackend::new(client, requests, Arc::new(locks)))
     }
 }

@@ -19,7 +19,7 @@ use super::pool::{ConnectionPool, Parameter};
 use super::statements::{LISTEN, PROBE, UNLISTEN};
 use lock_core::backoff::between;
 use lock_core::events;
-use lock_core::store::custom::WakeUps;
+use lock_core::store::runner::WakeUps;
 use lock_core::store::store_error::StoreError;
 
 /// The pause before another connection.

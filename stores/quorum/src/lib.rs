@@ -31,7 +31,6 @@ mod tally;
 #[cfg(test)]
 mod tests;
 mod tokens;
-mod unsupported;
 mod votes;
 
 use std::future::poll_fn;
@@ -45,8 +44,7 @@ use self::member::QuorumMember;
 use self::membership::{Membership, VersionRule};
 use self::round::{VoteRound, within};
 use self::tally::{Failures, majority};
-use self::unsupported::UnsupportedStore;
-use self::votes::QuorumStore;
+use self::votes::{QuorumStore, SHOWN};
 use lock_core::clock::BootInstant;
 use lock_core::error::LockError;
 use lock_core::join::join_all;
@@ -58,7 +56,11 @@ use lock_core::store::contract::{
 };
 use lock_core::store::hold_reports::HoldReports;
 use lock_core::store::key_holder::KeyHolder;
+use lock_core::store::unsupported::UnsupportedLocks;
 use lock_core::wire_format::WireFormat;
+
+/// What to do about what it lacks.
+const INSTEAD: &str = ", because its servers could disagree about their holders; use exclusive locks, or a single server, sentinels or a cluster";
 
 /// The smallest number of stores: a quorum of fewer would tolerate no failure.
 const FEWEST: usize = 3;
@@ -104,7 +106,7 @@ pub struct QuorumBackend {
     membership: Arc<Membership>,
     locks: Arc<QuorumStore>,
     /// The handles for kinds of locks that a quorum does not have, by [`Layout::index`].
-    unsupported: [Arc<UnsupportedStore>; Layout::ALL.len()],
+    unsupported: [Arc<UnsupportedLocks>; Layout::ALL.len()],
     server_timeout: Duration,
 }
 
@@ -119,7 +121,7 @@ impl QuorumBackend {
         });
         let members: Arc<[_]> = members.collect();
         let locks = QuorumStore::new(Arc::clone(&members), Arc::clone(&membership), server_timeout);
-        let unsupported = Layout::ALL.map(|layout| Arc::new(UnsupportedStore::new(layout)));
+        let unsupported = UnsupportedLocks::of_all(SHOWN, INSTEAD);
         Self { members, membership, locks, unsupported, server_timeout }
     }
 

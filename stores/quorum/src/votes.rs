@@ -19,10 +19,12 @@ use lock_core::store::contract::{
     ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreAnswer, StoreError,
 };
 use lock_core::store::owner::OwnerId;
-use lock_core::store::periods::{RunEnd, RunEnded, RunRecord, RunStart, RunStarted};
 use lock_core::store::subscriptions::{Subscription, Subscriptions};
 use lock_core::sync::atomic::{AtomicU64, Ordering};
 use lock_core::timeout::{LONGEST_DELAY, RequestTimeout};
+
+/// What errors call the store.
+pub(super) const SHOWN: &str = "a quorum";
 
 /// The shortest lease of a lock, as for clients. A shorter one would often end before a majority has answered.
 pub(super) const SHORTEST_LEASE: Duration = Duration::from_millis(100);
@@ -77,14 +79,6 @@ impl QuorumStore {
     /// When all leases have ended that have begun until now, although their requests may arrive late.
     pub(super) fn latest_expiry(&self, now: BootInstant) -> BootInstant {
         now.after(Duration::from_nanos(self.longest.load(Ordering::Relaxed)) + LONGEST_DELAY)
-    }
-
-    /// Runs that happen at most once per period need one record, and the stores have none in common.
-    fn no_runs<T>() -> StoreAnswer<'static, T> {
-        let problem = "a quorum has no runs that happen once per period, because its servers have no common record \
-                       of them; use a single server, sentinels or a cluster for them";
-        let problem = problem.to_owned();
-        MaybeReady::ready(Err(StoreError::Config { option: "every", problem }))
     }
 }
 
@@ -141,18 +135,6 @@ impl LockStore for QuorumStore {
         MaybeReady::pending(self.announced_holder(key))
     }
 
-    fn start_run<'a>(&'a self, _: RunStart<'a>) -> StoreAnswer<'a, RunStarted> {
-        Self::no_runs()
-    }
-
-    fn end_run<'a>(&'a self, _: RunEnd<'a>) -> StoreAnswer<'a, RunEnded> {
-        Self::no_runs()
-    }
-
-    fn last_run<'a>(&'a self, _: &'a str) -> StoreAnswer<'a, Option<RunRecord>> {
-        Self::no_runs()
-    }
-
     fn count_waiters<'a>(&'a self, resource: Resource<'a>, lane: Lane) -> StoreAnswer<'a, usize> {
         MaybeReady::pending(self.waiting(resource.key, lane))
     }
@@ -198,6 +180,10 @@ impl LockStore for QuorumStore {
             acknowledges: false,
             ..all
         }
+    }
+
+    fn shown(&self) -> String {
+        SHOWN.to_owned()
     }
 
     fn layout(&self) -> &'static str {

@@ -1,7 +1,8 @@
 //! Requests that go together, and what a release knows of those who wait.
 
 use lock_runtime::store::{
-    EtcdStore, LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest, Store,
+    Claim, EtcdStore, Lane, Layout, OpenStore, OwnerId, Release, Released, RequestTimeout,
+    SendTrace, Settings,
 };
 use lock_runtime::{LockClient, LockError, LockGuard, LostReason};
 use lock_tests::EtcdCluster;
@@ -135,26 +136,29 @@ fn mark(key: &str) -> String {
 #[tokio::test]
 async fn a_release_knows_whether_others_wait() {
     let etcd = EtcdCluster::single();
+    let timeout = LEASE * 10;
     let store = EtcdStore::new(&etcd.url()).expect("a URL");
-    let waits = |owner| LeaseRequest::new("k", owner, LEASE * 10);
-    let [one, two] = ["a", "b"].map(|letter| letter.repeat(32));
-    let acquire = async |request| {
-        let outcome = store.acquire(request).await.expect("an answer");
-        matches!(outcome, LeaseOutcome::Granted { .. })
+    let client = store.open(&Settings::new(LEASE * 30, timeout)).expect("a client");
+    let locks = client.handle(Layout::TOKEN);
+    let [one, two] = [(), ()].map(|()| OwnerId::new().expect("randomness"));
+    let acquire = async |owner, renewed, fresh| {
+        let (claim, trace) = (Claim::exclusive("k", owner, LEASE * 10), SendTrace::default());
+        let claim = Claim { renewed, fresh, ..claim };
+        let acquired = locks.try_acquire(claim, RequestTimeout::of(timeout), &trace).await;
+        acquired.expect("an answer").is_grant()
     };
-    let release = async |owner: &str| store.release(ReleaseRequest::new("k", owner)).await;
-    for is_renewed in [true, false] {
-        let request = |owner| if is_renewed { waits(owner).renewed() } else { waits(owner) };
-        assert!(acquire(request(&one).fresh()).await);
-        assert!(!acquire(request(&two).fresh()).await);
-        assert_eq!(release(&one).await, Ok(ReleaseOutcome::Freed { waiting: Some(0) }));
-        assert!(acquire(request(&one)).await);
-        assert!(!acquire(request(&two)).await);
-        assert!(!acquire(request(&two)).await, "it is marked once");
+    let release = async |owner| locks.release(Release::exclusive("k", owner), Lane::Caller).await;
+    for renewed in [true, false] {
+        assert!(acquire(one, renewed, true).await);
+        assert!(!acquire(two, renewed, true).await);
+        assert_eq!(release(one).await, Ok(Released::Freed { woken: 0 }));
+        assert!(acquire(one, renewed, false).await);
+        assert!(!acquire(two, renewed, false).await);
+        assert!(!acquire(two, renewed, false).await, "it is marked once");
         assert_eq!(etcd.keys("").len(), 2, "the key and its mark: {:?}", etcd.keys(""));
-        assert_eq!(release(&one).await, Ok(ReleaseOutcome::Freed { waiting: Some(1) }));
-        assert!(acquire(request(&two)).await);
-        assert_eq!(release(&two).await, Ok(ReleaseOutcome::Freed { waiting: Some(0) }));
+        assert_eq!(release(one).await, Ok(Released::Freed { woken: 1 }));
+        assert!(acquire(two, renewed, false).await);
+        assert_eq!(release(two).await, Ok(Released::Freed { woken: 0 }));
         assert!(etcd.keys("").is_empty());
     }
 }

@@ -1,7 +1,5 @@
 //! Who holds a lock, and the statements for operators in the documentation.
 
-use std::sync::Arc;
-
 use lock_runtime::admin::LockAdmin;
 use lock_runtime::store::PostgresStore;
 use lock_runtime::{ClientInfo, LockClient, LockError};
@@ -106,8 +104,8 @@ async fn only_one_user_of_locks_can_name_a_client() {
 #[tokio::test]
 async fn the_last_client_of_a_store_is_named() {
     let database = Database::new().await;
-    let store = Arc::new(PostgresStore::new(&database.url()).expect("a valid URL"));
-    let builder = LockClient::builder().store(crate::store::SharedStore(store));
+    let store = PostgresStore::new(&database.url()).expect("a valid URL");
+    let builder = LockClient::builder().store(store);
     drop(builder.clone().connect().await.expect("the server is up"));
     let client = builder.connect().await.expect("the server is up");
     let guard = client.lock("k").acquire().await.expect("free");

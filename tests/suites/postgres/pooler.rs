@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_runtime::store::{PostgresStore, Store};
+use lock_runtime::store::PostgresStore;
 use lock_runtime::{LockClient, LockError};
 use lock_tests::Pooler;
 use lock_tests::support::LEASE;
 use tokio_postgres::SimpleQueryMessage;
 
 use crate::faults::{alone, client_of, eventually};
-use crate::store::SharedStore;
 use crate::{Database, session_of};
 
 /// How long it takes at most until a client knows whether notifications arrive.
@@ -19,13 +18,13 @@ const KNOWN: Duration = Duration::from_secs(4);
 /// A client at this URL, and its store.
 async fn watched(url: &str, lease: Duration) -> (LockClient, Arc<PostgresStore>) {
     let store = Arc::new(PostgresStore::new(url).expect("a valid URL"));
-    let client = LockClient::builder().store(SharedStore(Arc::clone(&store))).lease(lease);
+    let client = LockClient::builder().store(Arc::clone(&store)).lease(lease);
     (client.connect().await.expect("the server is up"), store)
 }
 
 async fn hears_within(store: &PostgresStore, within: Duration) -> bool {
     let hears = async {
-        while store.poll_interval() < Duration::from_secs(1) {
+        while !store.hears_notifications() {
             tokio::time::sleep(LEASE / 50).await;
         }
     };
@@ -41,7 +40,6 @@ async fn behind_a_pooler_in_transaction_mode_calls_poll() {
     let (one, store) = watched(&url, lease).await;
     let (two, _) = watched(&url, lease).await;
     assert!(!hears_within(&store, KNOWN).await, "notifications are expected from a pooler");
-    assert_eq!(store.poll_interval(), Duration::from_millis(250));
     let guard = one.lock("k").acquire().await.expect("free");
     let waiting = tokio::spawn(two.lock("k").wait(LEASE * 60).acquire());
     tokio::time::sleep(lease * 2).await;
@@ -154,7 +152,7 @@ async fn no_session_of_a_pooler_listens_in_vain() {
         (listening_sessions(&url, POOL).await == 0).then_some(())
     })
     .await;
-    assert!(store.poll_interval() < Duration::from_secs(1), "calls poll");
+    assert!(!store.hears_notifications(), "calls poll");
     client.lock("k").acquire().await.expect("free").release().await.expect("held");
     // The control: a session that listens is seen.
     session_of(&url).await.batch_execute("LISTEN other").await.expect("it is up");

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use lock_runtime::store::{
-    FenceRequest, FencingOutcome, LeaseOutcome, LeasePage, LeaseRequest, LeaseScan,
-    POSTGRES_SCHEMA, PostgresStore, ReleaseOutcome, ReleaseRequest, RenewOutcome, Store,
-    StoreError, StoredLease, WakeUps,
+    Acquired, Claim, Fenced, Grant, Lane, Layout, LockStore, OpenStore, OwnerId, POSTGRES_SCHEMA,
+    PostgresStore, Release, Released, Renewal, Renewed, RequestTimeout, Resource, SendTrace,
+    Settings, StoreError,
 };
-use lock_runtime::{ClientInfo, LockClient, LockError, LockGuard, distributed_lock, with_client};
+use lock_runtime::{LockClient, LockError, LockGuard, distributed_lock, with_client};
 use lock_tests::support::{LEASE, count_under_contention, outcomes_of};
 use lock_tests::{Pooler, with_unusual_settings, within};
 use rustix::process::{Pid, Signal, kill_process};
@@ -24,63 +24,6 @@ mod conformance {
         let database = Database::new().await;
         PostgresStore::new(&database.url()).expect("a valid URL")
     );
-}
-
-/// A store at which the test can look while a client uses it.
-pub(crate) struct SharedStore(pub(crate) Arc<PostgresStore>);
-
-impl Store for SharedStore {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    async fn connect(&self, wake_ups: WakeUps) -> Result<(), StoreError> {
-        self.0.connect(wake_ups).await
-    }
-
-    async fn acquire(&self, lease: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
-        self.0.acquire(lease).await
-    }
-
-    async fn renew(&self, leases: &[LeaseRequest<'_>]) -> Vec<Result<RenewOutcome, StoreError>> {
-        self.0.renew(leases).await
-    }
-
-    async fn release(&self, release: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
-        self.0.release(release).await
-    }
-
-    async fn fence(&self, request: FenceRequest<'_>) -> Result<FencingOutcome, StoreError> {
-        self.0.fence(request).await
-    }
-
-    async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, StoreError> {
-        self.0.inspect(key).await
-    }
-
-    async fn scan(&self, scan: LeaseScan<'_>) -> Result<LeasePage, StoreError> {
-        self.0.scan(scan).await
-    }
-
-    fn introduce(&self, client: Option<&ClientInfo>, namespace: &str) {
-        self.0.introduce(client, namespace);
-    }
-
-    async fn clients(&self, ids: &[String]) -> Result<Vec<ClientInfo>, StoreError> {
-        self.0.clients(ids).await
-    }
-
-    async fn watch(&self, key: &str) -> Result<(), StoreError> {
-        self.0.watch(key).await
-    }
-
-    fn poll_interval(&self) -> Duration {
-        self.0.poll_interval()
-    }
-
-    fn keeps_after_release(&self) -> bool {
-        self.0.keeps_after_release()
-    }
 }
 
 mod conformance_of_fresh_requests {
@@ -146,24 +89,75 @@ async fn a_client_connects_before_its_first_call() {
     }
 }
 
+/// The plain locks of a client, without its engine.
+#[derive(Clone)]
+struct PlainLocks(Arc<dyn LockStore>);
+
+impl PlainLocks {
+    fn of(store: &PostgresStore) -> Self {
+        let client = store.open(&Settings::new(LEASE * 60, LEASE * 60)).expect("a client");
+        Self(client.handle(Layout::TOKEN))
+    }
+
+    /// An attempt; a `fresh` one begins with the cheapest statement.
+    async fn acquire(
+        &self,
+        (key, owner): (&str, OwnerId),
+        term: Duration,
+        fresh: bool,
+    ) -> Result<Acquired, StoreError> {
+        let claim = Claim { fresh, ..Claim::exclusive(key, owner, term) };
+        self.0.try_acquire(claim, RequestTimeout::of(LEASE * 60), &SendTrace::default()).await
+    }
+
+    async fn renew(
+        &self,
+        (key, owner): (&str, OwnerId),
+        term: Duration,
+    ) -> Result<Renewed, StoreError> {
+        self.0.renew(&[Renewal::exclusive(key, owner, term)], Lane::Background).await.remove(0)
+    }
+
+    async fn release(
+        &self,
+        (key, owner): (&str, OwnerId),
+        keep: Duration,
+    ) -> Result<Released, StoreError> {
+        let release = Release { keep, ..Release::exclusive(key, owner) };
+        self.0.release(release, Lane::Caller).await
+    }
+
+    async fn fence(
+        &self,
+        (key, owner): (&str, OwnerId),
+        at_least: u64,
+    ) -> Result<Fenced, StoreError> {
+        self.0.fence(Resource::exclusive(key), owner, at_least).await
+    }
+}
+
+fn owner() -> OwnerId {
+    OwnerId::new().expect("randomness")
+}
+
 /// Locks 16 keys at one time, several times, which executes each statement several times over each connection. Returns the
 /// first error.
-async fn lock_many(store: &PostgresStore) -> Result<(), StoreError> {
+async fn lock_many(locks: &PlainLocks) -> Result<(), StoreError> {
     let moment = LEASE / 100;
     let times = async |number| {
-        for time in 0..6 {
-            let (key, owner) = (format!("k{number}"), format!("owner {number} {time}"));
-            let lease = LeaseRequest::new(&key, &owner, LEASE * 60);
-            let release = ReleaseRequest::new(&key, &owner);
-            store.acquire(lease.fresh()).await?;
-            store.acquire(lease).await?;
-            store.renew(&[lease]).await.into_iter().try_for_each(|one| one.map(drop))?;
-            store.fence(FenceRequest::new(&key, &owner)).await?;
-            store.release(release).await?;
+        let (key, term) = (format!("k{number}"), LEASE * 60);
+        for _ in 0..6 {
+            let hold = (&*key, owner());
+            locks.acquire(hold, term, true).await?;
+            locks.acquire(hold, term, false).await?;
+            locks.renew(hold, term).await?;
+            locks.fence(hold, 0).await?;
+            locks.release(hold, Duration::ZERO).await?;
             // Nothing is released.
-            store.release(release).await?;
-            store.acquire(lease.fresh()).await?;
-            store.release(release.keep(moment)).await?;
+            locks.release(hold, Duration::ZERO).await?;
+            let hold = (&*key, owner());
+            locks.acquire(hold, term, true).await?;
+            locks.release(hold, moment).await?;
             tokio::time::sleep(moment).await;
         }
         Ok(())
@@ -175,7 +169,7 @@ async fn lock_many(store: &PostgresStore) -> Result<(), StoreError> {
 #[tokio::test]
 async fn a_table_that_was_changed_or_made_anew_is_used() {
     let database = Database::new().await;
-    let store = database.store();
+    let store = PlainLocks::of(&database.store());
     lock_many(&store).await.expect("free");
     database.run("ALTER TABLE distributed_locks ADD COLUMN note text").await;
     lock_many(&store).await.expect("a column of others");
@@ -209,7 +203,7 @@ async fn no_statement_reads_the_whole_table_however_small_it_was_at_first() {
         session.batch_execute("VACUUM distributed_locks").await.expect("a superuser");
         let before = whole_reads(&session).await;
         let url = format!("{}?sslmode={mode}", server.url("postgres"));
-        let store = PostgresStore::new(&url).expect("a valid URL");
+        let store = PlainLocks::of(&PostgresStore::new(&url).expect("a valid URL"));
         lock_many(&store).await.expect("free");
         let full = "INSERT INTO distributed_locks SELECT convert_to('row' || n, 'UTF8'), 'x', now() + interval '1 h', 1 FROM generate_series(1, 20000) AS n";
         session.batch_execute(full).await.expect("the table");
@@ -407,29 +401,30 @@ async fn tokens_of_a_slow_owner(is_fresh: bool) {
     let database = Database::new().await;
     database
         .run(
-            "CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
-             IF NEW.owner = 'slow' THEN WHILE NOT pg_try_advisory_xact_lock(1) LOOP \
+            "CREATE SEQUENCE inserts; \
+             CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+             IF nextval('inserts') = 1 THEN WHILE NOT pg_try_advisory_xact_lock(1) LOOP \
              PERFORM pg_sleep(0.01); END LOOP; END IF; RETURN NEW; END $$; \
              CREATE TRIGGER stall BEFORE INSERT ON distributed_locks FOR EACH ROW EXECUTE FUNCTION stall()",
         )
         .await;
-    let (one, two) = (database.store(), database.store());
+    let [one, two] = [(), ()].map(|()| PlainLocks::of(&database.store()));
     let session = database.session(&database.name).await;
     session.execute("SELECT pg_advisory_lock(1)", &[]).await.expect("it is up");
-    let slow = tokio::spawn(async move {
-        let lease = LeaseRequest::new("k", "slow", LEASE);
-        one.acquire(if is_fresh { lease.fresh() } else { lease }).await
-    });
+    let slow = tokio::spawn(async move { one.acquire(("k", owner()), LEASE, is_fresh).await });
     let stalls = "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
     while session.query(stalls, &[]).await.expect("it is up").is_empty() {
         tokio::time::sleep(LEASE / 100).await;
     }
-    let quick = two.acquire(LeaseRequest::new("k", "quick", LEASE)).await;
-    let Ok(LeaseOutcome::Granted { fence: Some(earlier) }) = quick else { panic!("{quick:?}") };
-    two.release(ReleaseRequest::new("k", "quick")).await.expect("held");
+    let of_quick = ("k", owner());
+    let quick = two.acquire(of_quick, LEASE, false).await;
+    let Ok(Acquired::Granted(Grant { fence: Some(earlier), .. })) = quick else {
+        panic!("{quick:?}")
+    };
+    two.release(of_quick, Duration::ZERO).await.expect("held");
     session.execute("SELECT pg_advisory_unlock(1)", &[]).await.expect("it is up");
     let slow = slow.await.expect("no panic");
-    let Ok(LeaseOutcome::Granted { fence: Some(later) }) = slow else { panic!("{slow:?}") };
+    let Ok(Acquired::Granted(Grant { fence: Some(later), .. })) = slow else { panic!("{slow:?}") };
     assert!(later > earlier, "{later} after {earlier}");
     // The control: the number that was drawn before the row.
     let row = session.query_one("SELECT fence FROM distributed_locks", &[]).await;
@@ -455,16 +450,16 @@ async fn an_attempt_does_not_wait_for_a_takeover_that_is_not_committed() {
     let taking_over = session.transaction().await.expect("it is up");
     let update = "UPDATE distributed_locks SET owner = 'next', until = now() + interval '1 h'";
     assert_eq!(taking_over.execute(update, &[]).await.expect("the table"), 1);
-    let (store, lease) = (database.store(), LeaseRequest::new("k", "other", LEASE));
-    for lease in [lease, lease.fresh()] {
-        let attempt = within(LEASE * 60, store.acquire(lease)).await;
+    let (locks, hold) = (PlainLocks::of(&database.store()), ("k", owner()));
+    for is_fresh in [false, true] {
+        let attempt = within(LEASE * 60, locks.acquire(hold, LEASE, is_fresh)).await;
         let answer = attempt.expect("it does not wait");
-        assert!(matches!(answer, Ok(LeaseOutcome::Busy { .. })), "{answer:?}");
+        assert!(matches!(answer, Ok(Acquired::Busy(_))), "{answer:?}");
     }
     taking_over.rollback().await.expect("it is up");
     // The control: without the other transaction, the key is granted.
-    let answer = store.acquire(lease.fresh()).await;
-    assert!(matches!(answer, Ok(LeaseOutcome::Granted { .. })), "{answer:?}");
+    let answer = locks.acquire(hold, LEASE, true).await;
+    assert!(matches!(answer, Ok(Acquired::Granted(_))), "{answer:?}");
 }
 
 /// The processes of the server that wait for a lock of this kind on the sequence of the tokens, or on the table.
@@ -475,10 +470,10 @@ async fn waiting_for(session: &tokio_postgres::Client, mode: &str) -> Vec<i32> {
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-async fn token(store: &PostgresStore, request: FenceRequest<'_>) -> u64 {
+async fn token(locks: &PlainLocks, hold: (&str, OwnerId), at_least: u64) -> u64 {
     for _ in 0..10 {
-        match store.fence(request).await {
-            Ok(FencingOutcome::Token(token)) => return token,
+        match locks.fence(hold, at_least).await {
+            Ok(Fenced::With(token)) => return token,
             // On a slow machine, the steps of a test may take longer than the second that a request waits for a lock.
             Err(StoreError::Refused(cause)) if cause.contains("lock timeout") => {}
             other => panic!("a token for the owner: {other:?}"),
@@ -498,17 +493,17 @@ async fn tokens_rise_when_two_owners_raise_them_at_the_same_time() {
     for uses in [1, 2] {
         let server = alone(&[]).await;
         let url = server.url("postgres");
-        let store = || PostgresStore::new(&url).expect("a valid URL");
-        let (one, two, session) = (store(), store(), session_of(&url).await);
-        for (key, owner) in [("a", "slow"), ("b", "quick")] {
-            let acquired = two.acquire(LeaseRequest::new(key, owner, LEASE * 600)).await;
-            assert!(matches!(acquired, Ok(LeaseOutcome::Granted { .. })), "{acquired:?}");
+        let new = || PlainLocks::of(&PostgresStore::new(&url).expect("a valid URL"));
+        let (one, two, session) = (new(), new(), session_of(&url).await);
+        let (of_one, of_two) = (("a", owner()), ("b", owner()));
+        for (locks, hold) in [(&one, of_one), (&two, of_two)] {
+            let acquired = locks.acquire(hold, LEASE * 600, false).await;
+            assert!(matches!(acquired, Ok(Acquired::Granted(_))), "{acquired:?}");
         }
-        let last = token(&two, FenceRequest::new("b", "quick")).await;
+        let last = token(&two, of_two, 0).await;
         let mut locker = session_of(&url).await;
         locker.batch_execute(lock_sequence).await.expect("the owner");
-        let slow = FenceRequest::new("a", "slow").at_least(last + 100);
-        let slow = tokio::spawn(async move { token(&one, slow).await });
+        let slow = tokio::spawn(async move { token(&one, of_one, last + 100).await });
         let stalls = async || waiting_for(&session, USE_SEQUENCE).await.first().copied();
         let mut stalled = eventually("it uses the sequence", stalls).await;
         for _ in 1..uses {
@@ -526,8 +521,7 @@ async fn tokens_rise_when_two_owners_raise_them_at_the_same_time() {
         let stalled = Pid::from_raw(stalled).expect("a process of the server");
         kill_process(stalled, Signal::STOP).expect("the server runs");
         locker.batch_execute("COMMIT").await.expect("it is up");
-        let quick = FenceRequest::new("b", "quick").at_least(last + 200);
-        let quick = tokio::spawn(async move { token(&two, quick).await });
+        let quick = tokio::spawn(async move { token(&two, of_two, last + 200).await });
         eventually("the second owner gets its token, or waits for the first", async || {
             let mut waiting = waiting_for(&session, LOCK_SEQUENCE).await;
             waiting.append(&mut waiting_for(&session, USE_SEQUENCE).await);
@@ -537,8 +531,10 @@ async fn tokens_rise_when_two_owners_raise_them_at_the_same_time() {
         kill_process(stalled, Signal::CONT).expect("the server runs");
         let issued = [slow.await.expect("no panic"), quick.await.expect("no panic")];
         assert!(issued[0] >= last + 100 && issued[1] >= last + 200, "{issued:?} after {last}");
-        let next = store().acquire(LeaseRequest::new("c", "next", LEASE)).await;
-        let Ok(LeaseOutcome::Granted { fence: Some(next) }) = next else { panic!("{next:?}") };
+        let next = new().acquire(("c", owner()), LEASE, false).await;
+        let Ok(Acquired::Granted(Grant { fence: Some(next), .. })) = next else {
+            panic!("{next:?}")
+        };
         assert!(issued.iter().all(|token| *token < next), "{next} comes after {issued:?}");
     }
 }

@@ -8,8 +8,13 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::client::LockClient;
+use crate::error::LockError;
+use crate::maybe_ready::MaybeReady;
+use crate::store::runner::{RequestRunner, RunsOn};
 use crate::store::{
-    LeaseOutcome, LeaseRequest, ReleaseOutcome, ReleaseRequest, RenewOutcome, Store, StoreError,
+    Acquired, Backend, Claim, Grant, Lane, Layout, LockStore, OpenStore, OwnerId, Release,
+    Released, Renewal, Renewed, RequestTimeout, Resource, SendTrace, Settings, StoreAnswer,
+    StoreError, Subscription, Subscriptions,
 };
 
 /// Its response timeout is 2 s.
@@ -26,29 +31,81 @@ struct SlowKey {
     releases: AtomicUsize,
 }
 
-impl Store for SlowStore {
+impl SlowKey {
+    fn release(&self) -> Released {
+        self.releases.fetch_add(1, Ordering::SeqCst);
+        let was_taken = self.is_taken.swap(false, Ordering::SeqCst);
+        if was_taken { Released::Freed { woken: 0 } } else { Released::Gone }
+    }
+}
+
+impl OpenStore for SlowStore {
     fn name(&self) -> &'static str {
         "slow"
     }
 
-    async fn acquire(&self, _: LeaseRequest<'_>) -> Result<LeaseOutcome, StoreError> {
-        self.0.go.notified().await;
-        self.0.is_taken.store(true, Ordering::SeqCst);
-        Ok(LeaseOutcome::Granted { fence: None })
+    fn open(&self, settings: &Settings) -> Result<Arc<dyn Backend>, LockError> {
+        let runner = RequestRunner::start(settings.response_timeout, RunsOn::Callers)?;
+        let (key, subscriptions) = (Arc::clone(&self.0), Subscriptions::local());
+        Ok(Arc::new(SlowClient(Arc::new(SlowLocks { key, runner, subscriptions }))))
+    }
+}
+
+struct SlowClient(Arc<SlowLocks>);
+
+impl Backend for SlowClient {
+    fn handle(&self, _: Layout) -> Arc<dyn LockStore> {
+        Arc::clone(&self.0) as Arc<dyn LockStore>
+    }
+}
+
+struct SlowLocks {
+    key: Arc<SlowKey>,
+    runner: Arc<RequestRunner>,
+    subscriptions: Arc<Subscriptions>,
+}
+
+impl LockStore for SlowLocks {
+    fn try_acquire<'a>(
+        &'a self,
+        claim: Claim<'a>,
+        timeout: RequestTimeout,
+        trace: &'a SendTrace,
+    ) -> StoreAnswer<'a, Acquired> {
+        let (key, late, term) = (Arc::clone(&self.key), Arc::clone(&self.key), claim.term);
+        let acquire = async move {
+            key.go.notified().await;
+            key.is_taken.store(true, Ordering::SeqCst);
+            Ok(Acquired::Granted(Grant::of(term)))
+        };
+        self.runner.acquire(&claim, (timeout, trace), acquire, move |_| {
+            let late = Arc::clone(&late);
+            async move { Ok(late.release()) }
+        })
     }
 
-    async fn renew(&self, leases: &[LeaseRequest<'_>]) -> Vec<Result<RenewOutcome, StoreError>> {
-        leases.iter().map(|_| Ok(RenewOutcome::Extended)).collect()
+    fn renew<'a>(
+        &'a self,
+        batch: &'a [Renewal<'a>],
+        _: Lane,
+    ) -> MaybeReady<'a, Vec<Result<Renewed, StoreError>>> {
+        MaybeReady::ready(vec![Ok(Renewed::Extended); batch.len()])
     }
 
-    async fn release(&self, _: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
-        self.0.releases.fetch_add(1, Ordering::SeqCst);
-        let was_taken = self.0.is_taken.swap(false, Ordering::SeqCst);
-        Ok(if was_taken { ReleaseOutcome::Freed { waiting: None } } else { ReleaseOutcome::Gone })
+    fn release<'a>(&'a self, release: Release<'a>, lane: Lane) -> StoreAnswer<'a, Released> {
+        let key = Arc::clone(&self.key);
+        MaybeReady::pending(self.runner.release((release.owner, release.keep), lane, move || {
+            let key = Arc::clone(&key);
+            async move { Ok(key.release()) }
+        }))
     }
 
-    fn runs_on_callers(&self) -> bool {
-        true
+    fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {
+        self.subscriptions.listen(resource.key, resource.key, Layout::TOKEN, owner)
+    }
+
+    fn layout(&self) -> &'static str {
+        Layout::TOKEN.value()
     }
 }
 

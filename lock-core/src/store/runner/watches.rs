@@ -1,12 +1,14 @@
 //! Watches the keys for which calls wait, and wakes those calls regularly.
 
+use std::future::ready;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::contract::Store;
-use super::shared::CustomStore;
+use tokio::runtime::Handle;
+
 use crate::backoff::between;
 use crate::join::join_all;
+use crate::store::store_error::StoreError;
 use crate::store::subscriptions::Subscriptions;
 
 /// How long a key is watched after the last call that has waited for it.
@@ -21,15 +23,42 @@ const AGAIN: Duration = Duration::from_millis(250);
 const SHORTEST_POLL: Duration = Duration::from_millis(10);
 const LONGEST_POLL: Duration = Duration::from_secs(60);
 
+/// Keys for which calls of the client wait. By default, the store announces nothing.
+pub trait WatchedKeys: Send + Sync + 'static {
+    /// Called when a call begins to wait for a key: after this method has returned, every release of the key is followed by a
+    /// [wake-up](super::WakeUps). It is called again after an error, and after
+    /// [`WakeUps::interrupted`](super::WakeUps::interrupted).
+    fn watch(&self, key: &str) -> impl Future<Output = Result<(), StoreError>> + Send {
+        let _ = key;
+        ready(Ok(()))
+    }
+
+    /// Called when no call has waited for a key for a while.
+    fn unwatch(&self, key: &str) -> impl Future<Output = ()> + Send {
+        let _ = key;
+        ready(())
+    }
+
+    /// How often a waiting call makes an attempt although nothing has woken it. A key that its owner does not release is free
+    /// when its lease ends, which no store has to announce. 100 ms by default, which suits stores without wake-ups. From 10 ms
+    /// to 1 minute; other values are raised or lowered.
+    fn poll_interval(&self) -> Duration {
+        Duration::from_millis(100)
+    }
+}
+
 /// Starts the tasks, which end with the client.
-pub(super) fn start<S: Store>(shared: &Arc<CustomStore<S>>) {
-    let runtime = shared.thread.runtime();
-    let (store, subscriptions) = (Arc::clone(&shared.store), Arc::clone(&shared.subscriptions));
-    let interval = Arc::clone(&store);
+pub(super) fn start<W: WatchedKeys>(
+    runtime: &Handle,
+    keys: &Arc<W>,
+    subscriptions: &Arc<Subscriptions>,
+    response_timeout: Duration,
+) {
+    let interval = Arc::clone(keys);
     let interval = move || interval.poll_interval().clamp(SHORTEST_POLL, LONGEST_POLL);
-    let watches = Watches { store, subscriptions, response_timeout: shared.response_timeout };
-    runtime.spawn(watches.run());
-    runtime.spawn(poll(Arc::downgrade(&shared.subscriptions), interval));
+    runtime.spawn(poll(Arc::downgrade(subscriptions), interval));
+    let (keys, subscriptions) = (Arc::clone(keys), Arc::clone(subscriptions));
+    runtime.spawn(Watches { keys, subscriptions, response_timeout }.run());
 }
 
 /// Wakes all waiting calls in each interval.
@@ -42,13 +71,13 @@ async fn poll(subscriptions: Weak<Subscriptions>, interval: impl Fn() -> Duratio
     }
 }
 
-struct Watches<S> {
-    store: Arc<S>,
+struct Watches<W> {
+    keys: Arc<W>,
     subscriptions: Arc<Subscriptions>,
     response_timeout: Duration,
 }
 
-impl<S: Store> Watches<S> {
+impl<W: WatchedKeys> Watches<W> {
     async fn run(self) {
         let watches = Arc::new(self);
         loop {
@@ -97,14 +126,14 @@ impl<S: Store> Watches<S> {
     /// Calls the store in a task of its own, because it may panic.
     async fn watch(self: &Arc<Self>, name: &Arc<str>) -> bool {
         let (of_store, name) = (Arc::clone(self), Arc::clone(name));
-        let watched = async move { of_store.store.watch(&name).await };
+        let watched = async move { of_store.keys.watch(&name).await };
         let within = tokio::time::timeout(self.response_timeout, watched);
         matches!(tokio::spawn(within).await, Ok(Ok(Ok(()))))
     }
 
     async fn unwatch(self: &Arc<Self>, name: &Arc<str>) {
         let (watches, name) = (Arc::clone(self), Arc::clone(name));
-        let unwatched = async move { watches.store.unwatch(&name).await };
+        let unwatched = async move { watches.keys.unwatch(&name).await };
         let within = tokio::time::timeout(self.response_timeout, unwatched);
         let _ = tokio::spawn(within).await;
     }

@@ -1,4 +1,4 @@
-//! The wake-ups of a custom store.
+//! The wake-ups of a store.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -32,15 +32,15 @@ impl WakeUps {
     }
 
     /// An owner of this client may have lost the key: somebody else has deleted or changed it. If a lock with this key is
-    /// held, the client [renews](super::Store::renew) it at once, and learns from the answer whether it is lost. Only for
-    /// stores that [report losses](super::Store::reports_losses).
+    /// held, the client renews it at once, and learns from the answer whether it is lost. Only for
+    /// stores that report losses.
     pub fn lost(&self, key: &str) {
         if let Some(reports) = &self.reports {
             reports.send(HoldReport::Changed(ChangedKeys::These(vec![Arc::from(key)])));
         }
     }
 
-    /// Wake-ups may have been lost, and no more come until the keys are [watched](super::Store::watch) again: for example,
+    /// Wake-ups may have been lost, and no more come until the keys are [watched](super::WatchedKeys::watch) again: for example,
     /// because a connection was lost. All waiting calls make an attempt now, and another one as soon as their keys are
     /// watched.
     pub fn interrupted(&self) {

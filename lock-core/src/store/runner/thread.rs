@@ -1,4 +1,4 @@
-//! The thread of a custom store.
+//! The thread of a store.
 
 use std::io;
 use std::time::Duration;
@@ -44,15 +44,6 @@ impl StoreThread {
 
     pub(super) fn runtime(&self) -> &Handle {
         &self.runtime
-    }
-
-    /// Runs a request, for at most this time. A request that was sent goes on if the caller drops the future.
-    pub(super) fn request<T: Send + 'static>(
-        &self,
-        limit: Duration,
-        request: impl Future<Output = Result<T, StoreError>> + Send + 'static,
-    ) -> impl Future<Output = Result<T, StoreError>> + Send + 'static {
-        run(&self.runtime, within(limit, request))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The acquires of a custom store that have not ended. A release waits for them: otherwise it could come first, and
+//! The acquires that have not ended. A release waits for them: otherwise it could come first, and
 //! the lock would be left behind.
 //!
 //! An acquire on the runtime of its caller may take very long, because that runtime may be blocked, or not be driven. A

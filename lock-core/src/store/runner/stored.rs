@@ -1,4 +1,4 @@
-//! What operators read from a custom store.
+//! What operators read from a store.
 
 use std::fmt;
 use std::time::Duration;
@@ -23,7 +23,7 @@ impl StoredLease {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use lock_runtime::store::StoredLease;
+    /// use lock_runtime::store::runner::StoredLease;
     ///
     /// let left = Duration::from_secs(7);
     /// let lease = StoredLease::new("order:1", "kX3_8fRtq.AABrmE8eHkD2vXnq4mTjP5", Some(left));
@@ -41,7 +41,7 @@ impl StoredLease {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use lock_runtime::store::StoredLease;
+    /// use lock_runtime::store::runner::StoredLease;
     ///
     /// assert_eq!(StoredLease::kept("order:1", Duration::from_secs(7)).owner, None);
     /// ```
@@ -77,7 +77,7 @@ impl<'a> LeaseScan<'a> {
     /// # Examples
     ///
     /// ```
-    /// use lock_runtime::store::LeaseScan;
+    /// use lock_runtime::store::runner::LeaseScan;
     ///
     /// let scan = LeaseScan::new("order:", 100).from(b"order:1");
     /// assert_eq!((scan.prefix, scan.limit), ("order:", 100));
@@ -110,7 +110,7 @@ impl LeasePage {
     /// # Examples
     ///
     /// ```
-    /// use lock_runtime::store::{LeasePage, StoredLease};
+    /// use lock_runtime::store::runner::{LeasePage, StoredLease};
     ///
     /// let lease = StoredLease::new("order:1", "kX3_8fRtq.AABrmE8eHkD2vXnq4mTjP5", None);
     /// let page = LeasePage::new(vec![lease], Some(b"order:1".to_vec()));

@@ -1,0 +1,209 @@
+//! What operators see of a store that keeps one lease for each key.
+
+use std::collections::HashMap;
+use std::future::{Ready, ready};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::pattern::KeyGlob;
+use super::requests::RequestRunner;
+use super::stored::{LeasePage, LeaseScan, StoredLease};
+use super::thread::within;
+use crate::client_info::ClientInfo;
+use crate::clock::unix_time;
+use crate::lock_state::{Deletion, LockState, StoredHolder, StoredLayout};
+use crate::maybe_ready::MaybeReady;
+use crate::store::contract::{KeyInspector, Lane, Released, StoreAnswer, StoreError};
+use crate::store::key_holder::KeyHolder;
+use crate::store::owner::ClientTag;
+use crate::store::scanning::{ScanPage, ScanPosition};
+
+/// The leases of all clients. By default, the store does not tell them: [`StoreError::Config`] with the option `store`.
+pub trait StoredLeases: Send + Sync + 'static {
+    /// What is stored about a key. `None` if nobody has it, and it does not stay taken after a release.
+    fn inspect(
+        &self,
+        key: &str,
+    ) -> impl Future<Output = Result<Option<StoredLease>, StoreError>> + Send {
+        let _ = key;
+        untold("keys that can be inspected")
+    }
+
+    /// A part of the keys that are taken. A key that is taken for the whole scan is in one of the parts.
+    fn scan(
+        &self,
+        scan: LeaseScan<'_>,
+    ) -> impl Future<Output = Result<LeasePage, StoreError>> + Send {
+        let _ = scan;
+        untold("keys that can be scanned")
+    }
+
+    /// What connected clients tell about themselves, of those with these ids.
+    fn clients(
+        &self,
+        ids: &[String],
+    ) -> impl Future<Output = Result<Vec<ClientInfo>, StoreError>> + Send {
+        let _ = ids;
+        ready(Ok(Vec::new()))
+    }
+
+    /// Frees a key, if the owner with this token has it.
+    fn free(
+        &self,
+        key: &str,
+        token: &str,
+    ) -> impl Future<Output = Result<Released, StoreError>> + Send {
+        let _ = (key, token);
+        untold("keys that operators can free")
+    }
+}
+
+fn untold<T>(what: &str) -> Ready<Result<T, StoreError>> {
+    ready(Err(StoreError::lacking("this store", "store", what)))
+}
+
+/// The leases of a store, as operators see them.
+pub struct LeaseInspector<L> {
+    leases: Arc<L>,
+    runner: Arc<RequestRunner>,
+    /// What the client tells about itself, and its id.
+    own: ClientInfo,
+    tag: ClientTag,
+}
+
+impl<L: StoredLeases> LeaseInspector<L> {
+    /// `told` is what the client with this tag tells about itself.
+    pub fn new(
+        leases: Arc<L>,
+        runner: Arc<RequestRunner>,
+        (told, tag): (Option<ClientInfo>, ClientTag),
+    ) -> Self {
+        let own = told.unwrap_or_default().with_id(tag.to_text());
+        Self { leases, runner, own, tag }
+    }
+
+    fn request<'a, T: Send + 'static>(
+        &self,
+        request: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> StoreAnswer<'a, T> {
+        self.runner.request(Lane::Background, request)
+    }
+
+    /// Who has a key.
+    pub fn holder(&self, key: &str) -> StoreAnswer<'static, Option<KeyHolder>> {
+        let (leases, key) = (Arc::clone(&self.leases), key.to_owned());
+        let (own, own_tag, timeout) = (self.own.clone(), self.tag, self.runner.response_timeout());
+        self.request(async move {
+            let owner = match leases.inspect(&key).await {
+                // The store does not tell.
+                Err(StoreError::Config { option: "store", .. }) => None,
+                lease => lease?.and_then(|lease| lease.owner),
+            };
+            let Some(owner) = owner else { return Ok(None) };
+            let Some((tag, id)) = ClientTag::of_owner(&owner) else {
+                return Ok(Some(KeyHolder::default()));
+            };
+            let is_own = tag == own_tag;
+            let client = if is_own { own } else { named(&*leases, tag, timeout / 2).await };
+            Ok(Some(KeyHolder { client, is_own, ..KeyHolder::of(Some(id)) }))
+        })
+    }
+}
+
+/// What is known about the client with this tag. An unavailable store is not an error: the id is known.
+async fn named<L: StoredLeases>(leases: &L, tag: ClientTag, limit: Duration) -> ClientInfo {
+    let id = tag.to_text();
+    let known = leases.clients(std::slice::from_ref(&id));
+    let known = within(limit, known).await.unwrap_or_default();
+    let known = known.into_iter().find(|client| client.id.as_ref() == Some(&id));
+    known.unwrap_or_else(|| ClientInfo::default().with_id(id))
+}
+
+/// A lease as an operator sees it, who is not told yet who its client is.
+fn state(lease: StoredLease) -> LockState {
+    let StoredLease { key, owner, left } = lease;
+    let now = SystemTime::UNIX_EPOCH + unix_time();
+    let client = owner.as_deref().map(ClientTag::of_owner);
+    let layout = if client == Some(None) { StoredLayout::OtherToken } else { StoredLayout::Token };
+    let (tag, began) = client.flatten().map(|(tag, owner)| (tag, owner.began())).unzip();
+    let is_released = owner.is_none();
+    let mut holder = StoredHolder::new(owner.unwrap_or_default(), left);
+    holder.is_released = is_released;
+    holder.client.id = tag.map(ClientTag::to_text);
+    // The clock of the holder may be ahead.
+    holder.held_for = began.and_then(|began| now.duration_since(began).ok());
+    LockState::new(key, layout, vec![holder])
+}
+
+impl<L: StoredLeases> KeyInspector for LeaseInspector<L> {
+    fn read_lock<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<LockState>> {
+        let (leases, key) = (Arc::clone(&self.leases), key.to_owned());
+        self.request(async move { Ok(leases.inspect(&key).await?.map(state)) })
+    }
+
+    fn name_holders<'a>(&'a self, locks: &'a mut [LockState]) -> StoreAnswer<'a, ()> {
+        let holders = locks.iter().flat_map(|lock| &lock.holders);
+        let mut ids: Vec<String> = holders.filter_map(|holder| holder.client.id.clone()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        if ids.is_empty() {
+            return MaybeReady::ready(Ok(()));
+        }
+        let (leases, own) = (Arc::clone(&self.leases), self.own.clone());
+        let named = self.request(async move {
+            let mut named = leases.clients(&ids).await?;
+            named.push(own);
+            Ok(named)
+        });
+        MaybeReady::pending(async move {
+            // Without their names, the holders are known by their ids.
+            let named = named.await.unwrap_or_default().into_iter();
+            let by_id: HashMap<_, _> = named.map(|client| (client.id.clone(), client)).collect();
+            for holder in locks.iter_mut().flat_map(|lock| &mut lock.holders) {
+                if let Some(client) = by_id.get(&holder.client.id) {
+                    holder.client.clone_from(client);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn delete<'a>(&'a self, key: &'a str, token: &'a str) -> StoreAnswer<'a, Deletion> {
+        if token.is_empty() {
+            let problem = "a key that stays taken after its release has no token; it is free when its `min_hold` is over";
+            let problem = problem.to_owned();
+            return MaybeReady::ready(Err(StoreError::Config { option: "token", problem }));
+        }
+        let (leases, key) = (Arc::clone(&self.leases), key.to_owned());
+        let token = token.to_owned();
+        self.request(async move {
+            Ok(match leases.free(&key, &token).await? {
+                Released::Freed { .. } => Deletion::Deleted,
+                Released::Taken => Deletion::Changed,
+                Released::Gone => Deletion::Gone,
+            })
+        })
+    }
+
+    fn scan<'a>(
+        &'a self,
+        position: ScanPosition,
+        pattern: &'a str,
+        limit: u32,
+    ) -> StoreAnswer<'a, ScanPage> {
+        let (leases, glob) = (Arc::clone(&self.leases), KeyGlob::new(pattern));
+        let from = match position {
+            ScanPosition::Index(from) => Some(from),
+            _ => None,
+        };
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        self.request(async move {
+            let prefix = glob.prefix();
+            let scan = LeaseScan { prefix: &prefix, from: from.as_deref(), limit };
+            let page = leases.scan(scan).await?;
+            let leases = page.leases.into_iter().filter(|lease| glob.matches(&lease.key));
+            let next = page.next.map(ScanPosition::Index);
+            Ok(ScanPage { locks: leases.map(state).collect(), next, ..ScanPage::default() })
+        })
+    }
+}

@@ -1,0 +1,188 @@
+//! The locks of a client.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::client::{EtcdClient, KeyRequest};
+use super::errors::EtcdFailure;
+use super::members::Members;
+use super::presence::LeasePresence;
+use super::transactions::{Owned, SeenKey};
+use super::watcher::WatchCommand;
+use lock_core::client_info::ClientInfo;
+use lock_core::error::LockError;
+use lock_core::maybe_ready::MaybeReady;
+use lock_core::safeguard::Safeguard;
+use lock_core::store::contract::{
+    Acquired, Backend, Capabilities, Claim, Fenced, Lane, Layout, LockStore, Release, Released,
+    Renewal, Renewed, Resource, SendTrace, StoreAnswer, StoreError,
+};
+use lock_core::store::owner::OwnerId;
+use lock_core::store::runner::{
+    AsyncBackend, AsyncClient, AsyncRequests, LeasePage, LeaseScan, RunsOn, SHORTEST_TERM,
+    StoredLease, StoredLeases, WakeUps, WatchedKeys,
+};
+use lock_core::store::settings::Settings;
+use lock_core::store::subscriptions::Subscription;
+use lock_core::timeout::RequestTimeout;
+
+/// How often a waiting call makes an attempt. Deletions are told reliably, and an attempt is a write of etcd.
+const POLL: Duration = Duration::from_secs(5);
+
+/// The plain locks of a client.
+struct EtcdLocks {
+    client: Arc<EtcdClient>,
+    requests: Arc<AsyncRequests>,
+}
+
+/// The store of a client that uses these members.
+pub(super) fn open(members: Members, settings: &Settings) -> Result<Arc<dyn Backend>, LockError> {
+    let requests = AsyncRequests::new(settings, RunsOn::Callers)?;
+    let client = EtcdClient::new(members, settings);
+    let presence = |told| LeasePresence::new(told, &settings.namespace);
+    client.leases.introduce(requests.told.as_ref().map(presence));
+    let locks = EtcdLocks { client: Arc::clone(&client), requests: Arc::clone(&requests) };
+    Ok(AsyncBackend::new(client, requests, Arc::new(locks)))
+}
+
+impl Drop for EtcdLocks {
+    fn drop(&mut self) {
+        // The tasks notice that the store is gone.
+        self.client.cleanup.notify_one();
+        self.client.granted.notify_one();
+    }
+}
+
+impl EtcdLocks {
+    fn owned(&self, resource: Resource<'_>, owner: OwnerId) -> Owned {
+        Owned { key: resource.key.to_owned(), owner: self.requests.token(owner) }
+    }
+}
+
+impl LockStore for EtcdLocks {
+    fn try_acquire<'a>(
+        &'a self,
+        claim: Claim<'a>,
+        timeout: RequestTimeout,
+        trace: &'a SendTrace,
+    ) -> StoreAnswer<'a, Acquired> {
+        let owned = self.owned(claim.resource, claim.owner);
+        // A request of a call that waits tells the holder so.
+        let fresh = claim.fresh && !self.requests.is_waited_for(&owned.key);
+        let (client, late) = (Arc::clone(&self.client), (Arc::clone(&self.client), owned.clone()));
+        let request = KeyRequest { owned, term: claim.term, renewed: claim.renewed, fresh };
+        let acquire = async move { client.acquire(request).await.map_err(EtcdFailure::into_error) };
+        let late = Arc::new(late);
+        self.requests.runner.acquire(&claim, (timeout, trace), acquire, move |keep| {
+            let late = Arc::clone(&late);
+            async move { late.0.release(&late.1, keep).await.map_err(EtcdFailure::into_error) }
+        })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        batch: &'a [Renewal<'a>],
+        _: Lane,
+    ) -> MaybeReady<'a, Vec<Result<Renewed, StoreError>>> {
+        let client = Arc::clone(&self.client);
+        let all: Vec<_> = batch
+            .iter()
+            .map(|one| (self.owned(one.resource, one.owner), one.term.max(SHORTEST_TERM)))
+            .collect();
+        self.requests.runner.renew(batch.len(), async move { client.extend(&all).await })
+    }
+
+    fn release<'a>(&'a self, release: Release<'a>, lane: Lane) -> StoreAnswer<'a, Released> {
+        let sent = (Arc::clone(&self.client), self.owned(release.resource, release.owner));
+        let (sent, keep) = (Arc::new(sent), release.keep);
+        MaybeReady::pending(self.requests.runner.release((release.owner, keep), lane, move || {
+            let sent = Arc::clone(&sent);
+            async move { sent.0.release(&sent.1, keep).await.map_err(EtcdFailure::into_error) }
+        }))
+    }
+
+    fn fence<'a>(
+        &'a self,
+        resource: Resource<'a>,
+        owner: OwnerId,
+        at_least: u64,
+    ) -> StoreAnswer<'a, Fenced> {
+        let (client, hold) = (Arc::clone(&self.client), self.owned(resource, owner));
+        self.requests.runner.request(Lane::Caller, async move {
+            let raised = client.members.raise_fence(&hold, at_least).await;
+            Ok(match raised.map_err(EtcdFailure::into_error)? {
+                Ok(token) => Fenced::With(token),
+                Err(SeenKey::Gone) => Fenced::Gone,
+                Err(_) => Fenced::Taken,
+            })
+        })
+    }
+
+    fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {
+        self.requests.subscribe(resource.key, owner)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { counts_waiters: false, acknowledges: false, ..Capabilities::ALL }
+    }
+
+    fn shown(&self) -> String {
+        EtcdClient::SHOWN.to_owned()
+    }
+
+    fn watches(&self) -> bool {
+        Safeguard::Tracking.is_on()
+    }
+
+    fn layout(&self) -> &'static str {
+        Layout::TOKEN.value()
+    }
+}
+
+impl AsyncClient for EtcdClient {
+    const SHOWN: &'static str = "the store `etcd`";
+
+    async fn connect(self: &Arc<Self>, wake_ups: WakeUps) -> Result<(), StoreError> {
+        self.start(wake_ups).await
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        self.check_writes().await
+    }
+}
+
+impl WatchedKeys for EtcdClient {
+    async fn watch(&self, key: &str) -> Result<(), StoreError> {
+        self.watch_released(key).await.map_err(EtcdFailure::into_error)
+    }
+
+    async fn unwatch(&self, key: &str) {
+        self.tell_watcher(WatchCommand::NoWait { key: key.to_owned() });
+    }
+
+    fn poll_interval(&self) -> Duration {
+        POLL
+    }
+}
+
+impl StoredLeases for EtcdClient {
+    async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, StoreError> {
+        self.members.inspect(key).await.map_err(EtcdFailure::into_error)
+    }
+
+    async fn scan(&self, scan: LeaseScan<'_>) -> Result<LeasePage, StoreError> {
+        self.members.scan(scan).await.map_err(EtcdFailure::into_error)
+    }
+
+    async fn clients(&self, ids: &[String]) -> Result<Vec<ClientInfo>, StoreError> {
+        match self.members.clients(ids, &self.namespace).await {
+            Err(failure) if failure.is_missing_permission() => Ok(Vec::new()),
+            found => found.map_err(EtcdFailure::into_error),
+        }
+    }
+
+    async fn free(&self, key: &str, token: &str) -> Result<Released, StoreError> {
+        let owned = Owned::new(key, token);
+        self.release(&owned, Duration::ZERO).await.map_err(EtcdFailure::into_error)
+    }
+}

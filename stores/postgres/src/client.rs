@@ -1,0 +1,246 @@
+//! The requests of a client.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tokio_postgres::Row;
+
+use super::connector::DatabaseConnector;
+use super::joined::{JoinedRequests, KeyRequest, busy, granted};
+use super::listener::ReleaseListener;
+use super::pool::{ConnectionPool, SqlValue};
+use super::statements::{self, LockStatement};
+use super::{inspection, table};
+use lock_core::client_info::ClientInfo;
+use lock_core::store::contract::{Acquired, Fenced, Released, Renewed, StoreError};
+use lock_core::store::per_runtime::PerRuntime;
+use lock_core::store::runner::{
+    AsyncClient, LeasePage, LeaseScan, StoredLease, StoredLeases, WakeUps, WatchedKeys,
+};
+
+/// The pause before a renewal of a row that others have locked, such as to mark it as wanted, and how often it is repeated.
+const LOCKED_PAUSE: Duration = Duration::from_millis(20);
+const LOCKED_REPEATS: usize = 10;
+
+/// A client of the table.
+pub(super) struct PostgresClient {
+    connector: DatabaseConnector,
+    /// For requests about one lock. One of them may have to wait for another transaction.
+    requests: PerRuntime<Arc<JoinedRequests>>,
+    /// Renewals, and what is not about one lock.
+    renewals: Arc<ConnectionPool>,
+    /// Whether notifications arrive.
+    is_live: Arc<watch::Sender<bool>>,
+    /// The listener ends when there is none.
+    receiver: watch::Receiver<bool>,
+}
+
+/// A key and an owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Owned {
+    pub(super) key: String,
+    pub(super) owner: String,
+}
+
+impl Owned {
+    fn request(&self, term: Duration) -> KeyRequest {
+        KeyRequest::new(&self.key, &self.owner, term)
+    }
+}
+
+impl PostgresClient {
+    pub(super) fn new(connector: DatabaseConnector) -> Self {
+        let (is_live, receiver) = watch::channel(false);
+        let renewals = Arc::new(ConnectionPool::new(connector.clone(), 1));
+        let (requests, is_live) = (PerRuntime::default(), Arc::new(is_live));
+        Self { connector, requests, renewals, is_live, receiver }
+    }
+
+    /// Whether notifications arrive.
+    pub(super) fn hears(&self) -> watch::Receiver<bool> {
+        self.receiver.clone()
+    }
+
+    /// The requests of the current runtime.
+    fn requests(&self) -> Arc<JoinedRequests> {
+        self.requests.here(|| Arc::new(JoinedRequests::new(self.connector.clone())))
+    }
+
+    /// Takes a key if it is free, or if the owner already has it. If it seems to be free, a cheaper statement comes first.
+    pub(super) async fn acquire(
+        &self,
+        owned: &Owned,
+        term: Duration,
+        is_fresh: bool,
+    ) -> Result<Acquired, StoreError> {
+        let requests = self.requests();
+        if is_fresh && let Some(outcome) = requests.acquire_free(owned.request(term)).await? {
+            return Ok(outcome);
+        }
+        let (key, seconds) = (owned.key.as_bytes(), term.as_secs_f64());
+        let values: [SqlValue<'_>; 3] = [&key, &owned.owner, &seconds];
+        let row = requests.pool.row(LockStatement::Acquire, &values).await?;
+        Ok(if row.get(0) { granted(term, row.get(1)) } else { busy(row.get(2)) })
+    }
+
+    /// Extends leases to these terms. A row that others have locked for a moment is tried again.
+    pub(super) async fn renew(
+        &self,
+        leases: &[(Owned, Duration)],
+    ) -> Vec<Result<Renewed, StoreError>> {
+        let all: Vec<_> = leases.iter().collect();
+        let mut outcomes = self.renew_unlocked(&all).await;
+        for _ in 0..LOCKED_REPEATS {
+            let locked: Vec<usize> =
+                (0..leases.len()).filter(|&lease| matches!(outcomes[lease], Ok(None))).collect();
+            if locked.is_empty() {
+                break;
+            }
+            sleep(LOCKED_PAUSE).await;
+            let again: Vec<_> = locked.iter().map(|&lease| &leases[lease]).collect();
+            for (lease, outcome) in locked.into_iter().zip(self.renew_unlocked(&again).await) {
+                outcomes[lease] = outcome;
+            }
+        }
+        let is_locked =
+            || Err(StoreError::Refused("another transaction has locked its row".into()));
+        outcomes.into_iter().map(|outcome| outcome?.map_or_else(is_locked, Ok)).collect()
+    }
+
+    /// The outcomes of renewals, in their order; `None` if another transaction has locked the row.
+    async fn renew_unlocked(
+        &self,
+        leases: &[&(Owned, Duration)],
+    ) -> Vec<Result<Option<Renewed>, StoreError>> {
+        let keys: Vec<_> = leases.iter().map(|(owned, _)| owned.key.as_bytes()).collect();
+        let owners: Vec<_> = leases.iter().map(|(owned, _)| &*owned.owner).collect();
+        let terms: Vec<_> = leases.iter().map(|(_, term)| term.as_secs_f64()).collect();
+        let values: [SqlValue<'_>; 3] = [&keys, &owners, &terms];
+        match self.renewals.repeat(LockStatement::Renew, &values).await {
+            Ok(rows) if rows.len() == leases.len() => {
+                let outcome = |row: &Row| match (row.get(0), row.get(1), row.get(2)) {
+                    (true, _, _) => Some(Renewed::Extended),
+                    (false, true, _) => Some(Renewed::Taken),
+                    (false, false, true) => None,
+                    (false, false, false) => Some(Renewed::Gone),
+                };
+                rows.iter().map(|row| Ok(outcome(row))).collect()
+            }
+            Ok(_) => vec![Err(StoreError::Unknown("no answer".to_owned())); leases.len()],
+            Err(error) => vec![Err(error); leases.len()],
+        }
+    }
+
+    /// Frees a key if the owner has it. With a `keep` above zero, it stays taken for that time instead.
+    pub(super) async fn release(
+        &self,
+        owned: &Owned,
+        keep: Duration,
+    ) -> Result<Released, StoreError> {
+        let requests = self.requests();
+        if keep.is_zero()
+            && let Some(outcome) = requests.release_idle(owned.request(keep)).await?
+        {
+            return Ok(outcome);
+        }
+        let statement = if keep.is_zero() { LockStatement::Release } else { LockStatement::Keep };
+        let (key, seconds) = (owned.key.as_bytes(), keep.as_secs_f64());
+        let values: [SqlValue<'_>; 3] = [&key, &owned.owner, &seconds];
+        let row = requests.pool.row(statement, &values).await?;
+        let told: i64 = row.get(3);
+        match (row.get(0), row.get(1), row.get(2)) {
+            // If the number is not known, others may wait.
+            (true, _, _) => Ok(Released::Freed { woken: usize::try_from(told).unwrap_or(1) }),
+            (false, _, true) => Err(StoreError::Refused(
+                "a transaction is open that has verified the lock, or has not acquired it yet"
+                    .to_owned(),
+            )),
+            (false, true, false) => Ok(Released::Taken),
+            (false, false, false) => Ok(Released::Gone),
+        }
+    }
+
+    /// Issues a fencing token that is no less than `at_least`, if the owner has the key.
+    pub(super) async fn fence(&self, owned: &Owned, at_least: u64) -> Result<Fenced, StoreError> {
+        match self.issue(owned).await? {
+            Fenced::With(token) if token < at_least => {}
+            issued => return Ok(issued),
+        }
+        // All tokens come from one sequence, which is behind one of its own only if it has been set back in the meantime.
+        let raised = i64::try_from(at_least).unwrap_or(i64::MAX);
+        self.requests().pool.execute(&statements::raise_fences(raised)).await?;
+        match self.issue(owned).await? {
+            Fenced::With(token) if token < at_least => Err(StoreError::Refused(
+                "the sequence `distributed_lock_fences` was set back; run `lockctl migrate`"
+                    .to_owned(),
+            )),
+            issued => Ok(issued),
+        }
+    }
+
+    /// The next token, if the owner has the key.
+    async fn issue(&self, owned: &Owned) -> Result<Fenced, StoreError> {
+        let values: [SqlValue<'_>; 2] = [&owned.key.as_bytes(), &owned.owner];
+        let row = self.requests().pool.row(LockStatement::Fence, &values).await?;
+        let token: Option<i64> = row.get(0);
+        Ok(match (token.and_then(|token| u64::try_from(token).ok()), row.get(1)) {
+            (Some(token), _) => Fenced::With(token),
+            (None, true) => Fenced::Taken,
+            (None, false) => Fenced::Gone,
+        })
+    }
+}
+
+impl AsyncClient for PostgresClient {
+    const SHOWN: &'static str = "the store `PostgreSQL`";
+
+    async fn connect(self: &Arc<Self>, wake_ups: WakeUps) -> Result<(), StoreError> {
+        self.check().await?;
+        let listener = ReleaseListener {
+            connector: self.connector.clone(),
+            pool: Arc::clone(&self.renewals),
+            wake_ups,
+            is_live: Arc::clone(&self.is_live),
+        };
+        tokio::spawn(listener.run());
+        Ok(())
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        table::check(&self.renewals).await
+    }
+}
+
+impl WatchedKeys for PostgresClient {
+    async fn watch(&self, _: &str) -> Result<(), StoreError> {
+        if *self.receiver.borrow() {
+            return Ok(());
+        }
+        Err(StoreError::Refused("notifications do not arrive now".to_owned()))
+    }
+
+    fn poll_interval(&self) -> Duration {
+        if *self.receiver.borrow() { Duration::from_secs(1) } else { Duration::from_millis(250) }
+    }
+}
+
+impl StoredLeases for PostgresClient {
+    async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, StoreError> {
+        inspection::inspect(&self.requests().pool, key).await
+    }
+
+    async fn scan(&self, scan: LeaseScan<'_>) -> Result<LeasePage, StoreError> {
+        inspection::scan(&self.requests().pool, scan).await
+    }
+
+    async fn clients(&self, ids: &[String]) -> Result<Vec<ClientInfo>, StoreError> {
+        inspection::clients(&self.requests().pool, ids).await
+    }
+
+    async fn free(&self, key: &str, token: &str) -> Result<Released, StoreError> {
+        let owned = Owned { key: key.to_owned(), owner: token.to_owned() };
+        self.release(&owned, Duration::ZERO).await
+    }
+}
