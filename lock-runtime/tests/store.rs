@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::conformance::CheckedStore;
 use lock_runtime::store::runner::{
-    AsyncBackend, AsyncClient, AsyncRequests, LeasePage, LeaseScan, RunsOn, StoredLease,
-    StoredLeases, WakeUps, WatchedKeys,
+    AsyncBackend, AsyncClient, AsyncRequests, LeasePage, LeaseScan, Owned, RunsOn, StoredLease,
+    WakeUps,
 };
 use lock_runtime::store::{
     Acquired, Answer, Backend, Capabilities, Claim, Fenced, Grant, Lane, Layout, Left, LockStore,
@@ -168,27 +168,27 @@ impl Table {
 }
 
 impl Table {
-    async fn acquire(&self, lease: &Lease) -> Result<Acquired, StoreError> {
+    async fn acquire(&self, owned: &Owned, wanted: Duration) -> Result<Acquired, StoreError> {
         self.acquires.fetch_add(1, Ordering::Relaxed);
         self.runtimes.lock().unwrap().insert(runtime::Handle::current().id());
         self.fail().await?;
-        let found = self.live(&self.rows.lock().unwrap(), &lease.owned.key);
+        let found = self.live(&self.rows.lock().unwrap(), &owned.key);
         if self.flaw == Flaw::GrantsBetweenLookAndWrite {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let mut rows = self.rows.lock().unwrap();
         let found = match self.flaw {
             Flaw::GrantsBetweenLookAndWrite => found,
-            _ => self.live(&rows, &lease.owned.key),
+            _ => self.live(&rows, &owned.key),
         };
         let term = match self.flaw {
-            Flaw::LeasesEndEarly => lease.term / 2,
-            Flaw::DroppedRequestsNeverEnd => lease.term + Duration::from_secs(3600),
-            _ => lease.term,
+            Flaw::LeasesEndEarly => wanted / 2,
+            Flaw::DroppedRequestsNeverEnd => wanted + Duration::from_secs(3600),
+            _ => wanted,
         };
         let mut end = Instant::now() + term;
         if let Some(entry) = found.filter(|_| self.flaw != Flaw::GrantsTakenKeys) {
-            let is_own = entry.owner.as_deref() == Some(&lease.owned.owner);
+            let is_own = entry.owner.as_deref() == Some(&owned.owner);
             if !is_own || self.flaw == Flaw::RefusesTheSecondRequest {
                 let left = entry.end.saturating_duration_since(Instant::now());
                 return Ok(Acquired::Busy(Left::Time(left)));
@@ -197,26 +197,26 @@ impl Table {
                 end = end.max(entry.end);
             }
         }
-        self.write(&mut rows, &lease.owned.key, Some(&lease.owned.owner), end);
-        Ok(Acquired::Granted(Grant::of(lease.term)))
+        self.write(&mut rows, &owned.key, Some(&owned.owner), end);
+        Ok(Acquired::Granted(Grant::of(wanted)))
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewed, StoreError>> {
+    async fn renew(&self, leases: &[(Owned, Duration)]) -> Vec<Result<Renewed, StoreError>> {
         if let Err(error) = self.fail().await {
             return vec![Err(error); leases.len()];
         }
         let mut rows = self.rows.lock().unwrap();
-        let mut renew = |lease: &Lease| {
-            let end = Instant::now() + lease.term;
-            let entry = match self.live(&rows, &lease.owned.key) {
+        let mut renew = |(owned, term): &(Owned, Duration)| {
+            let end = Instant::now() + *term;
+            let entry = match self.live(&rows, &owned.key) {
                 Some(entry) => entry,
                 None if self.flaw == Flaw::RenewalRevives => {
-                    self.write(&mut rows, &lease.owned.key, Some(&lease.owned.owner), end);
+                    self.write(&mut rows, &owned.key, Some(&owned.owner), end);
                     return Renewed::Extended;
                 }
                 None => return Renewed::Gone,
             };
-            let is_own = entry.owner.as_deref() == Some(&lease.owned.owner);
+            let is_own = entry.owner.as_deref() == Some(&owned.owner);
             if !is_own && self.flaw != Flaw::AnybodyRenews {
                 return Renewed::Taken;
             }
@@ -225,7 +225,7 @@ impl Table {
                 Flaw::RenewalDoesNothing => entry.end,
                 _ => end.max(entry.end),
             };
-            self.write(&mut rows, &lease.owned.key, entry.owner.as_deref(), end);
+            self.write(&mut rows, &owned.key, entry.owner.as_deref(), end);
             Renewed::Extended
         };
         let mut renewed: Vec<_> = leases.iter().map(|lease| Ok(renew(lease))).collect();
@@ -235,6 +235,39 @@ impl Table {
             _ => {}
         }
         renewed
+    }
+
+    async fn fence(&self, owned: &Owned, at_least: u64) -> Result<Fenced, StoreError> {
+        self.fail().await?;
+        let mut rows = self.rows.lock().unwrap();
+        match self.live(&rows, &owned.key) {
+            None if self.flaw != Flaw::TokensOfTheDead => return Ok(Fenced::Gone),
+            Some(entry)
+                if entry.owner.as_deref() != Some(&*owned.owner)
+                    && self.flaw != Flaw::TokensForAnybody =>
+            {
+                return Ok(Fenced::Taken);
+            }
+            _ => {}
+        }
+        rows.token = match self.flaw {
+            Flaw::TokensFall => at_least.max(1000 - (rows.token % 1000 + 1)),
+            Flaw::TokensAreTooLow => rows.token + 1,
+            _ => at_least.max(rows.token + 1),
+        };
+        Ok(Fenced::With(rows.token))
+    }
+}
+
+impl AsyncClient for Table {
+    async fn connect(self: &Arc<Self>, wake_ups: WakeUps) -> Result<(), StoreError> {
+        self.fail().await?;
+        self.rows.lock().unwrap().wake_ups.push(wake_ups);
+        Ok(())
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        self.fail().await
     }
 
     async fn release(&self, owned: &Owned, keep: Duration) -> Result<Released, StoreError> {
@@ -273,43 +306,6 @@ impl Table {
         Ok(Released::Freed { woken: 1 })
     }
 
-    async fn fence(&self, owned: &Owned, at_least: u64) -> Result<Fenced, StoreError> {
-        self.fail().await?;
-        let mut rows = self.rows.lock().unwrap();
-        match self.live(&rows, &owned.key) {
-            None if self.flaw != Flaw::TokensOfTheDead => return Ok(Fenced::Gone),
-            Some(entry)
-                if entry.owner.as_deref() != Some(&*owned.owner)
-                    && self.flaw != Flaw::TokensForAnybody =>
-            {
-                return Ok(Fenced::Taken);
-            }
-            _ => {}
-        }
-        rows.token = match self.flaw {
-            Flaw::TokensFall => at_least.max(1000 - (rows.token % 1000 + 1)),
-            Flaw::TokensAreTooLow => rows.token + 1,
-            _ => at_least.max(rows.token + 1),
-        };
-        Ok(Fenced::With(rows.token))
-    }
-}
-
-impl AsyncClient for Table {
-    const SHOWN: &'static str = "the store `table`";
-
-    async fn connect(self: &Arc<Self>, wake_ups: WakeUps) -> Result<(), StoreError> {
-        self.fail().await?;
-        self.rows.lock().unwrap().wake_ups.push(wake_ups);
-        Ok(())
-    }
-
-    async fn check(&self) -> Result<(), StoreError> {
-        self.fail().await
-    }
-}
-
-impl StoredLeases for Table {
     async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, StoreError> {
         self.fail().await?;
         let entry = self.live(&self.rows.lock().unwrap(), key);
@@ -343,13 +339,6 @@ impl StoredLeases for Table {
         Ok(LeasePage::new(leases.collect(), next))
     }
 
-    async fn free(&self, key: &str, token: &str) -> Result<Released, StoreError> {
-        let owned = Owned { key: key.to_owned(), owner: token.to_owned() };
-        self.release(&owned, Duration::ZERO).await
-    }
-}
-
-impl WatchedKeys for Table {
     async fn watch(&self, key: &str) -> Result<(), StoreError> {
         self.fail().await?;
         self.rows.lock().unwrap().watch_requests.push(key.to_owned());
@@ -372,19 +361,6 @@ impl WatchedKeys for Table {
     }
 }
 
-/// A key and an owner.
-#[derive(Clone)]
-struct Owned {
-    key: String,
-    owner: String,
-}
-
-/// What is asked for a lease.
-struct Lease {
-    owned: Owned,
-    term: Duration,
-}
-
 impl OpenStore for Table {
     fn name(&self) -> &'static str {
         "table"
@@ -404,12 +380,6 @@ struct TableLocks {
     requests: Arc<AsyncRequests>,
 }
 
-impl TableLocks {
-    fn owned(&self, resource: Resource<'_>, owner: OwnerId) -> Owned {
-        Owned { key: resource.key.to_owned(), owner: self.requests.token(owner) }
-    }
-}
-
 impl LockStore for TableLocks {
     fn try_acquire<'a>(
         &'a self,
@@ -417,15 +387,10 @@ impl LockStore for TableLocks {
         timeout: RequestTimeout,
         trace: &'a SendTrace,
     ) -> StoreAnswer<'a, Acquired> {
-        let owned = self.owned(claim.resource, claim.owner);
-        let (table, late) =
-            (Arc::clone(&self.table), Arc::new((self.table.clone(), owned.clone())));
-        let lease = Lease { owned, term: claim.term };
-        let acquire = async move { table.acquire(&lease).await };
-        self.requests.runner.acquire(&claim, (timeout, trace), acquire, move |keep| {
-            let late = Arc::clone(&late);
-            async move { late.0.release(&late.1, keep).await }
-        })
+        let owned = self.requests.owned(claim.resource, claim.owner);
+        let (table, term) = (Arc::clone(&self.table), claim.term);
+        let acquire = async move { table.acquire(&owned, term).await };
+        self.requests.acquire(&self.table, &claim, (timeout, trace), acquire)
     }
 
     fn renew<'a>(
@@ -433,21 +398,12 @@ impl LockStore for TableLocks {
         batch: &'a [Renewal<'a>],
         _: Lane,
     ) -> Answer<'a, Vec<Result<Renewed, StoreError>>> {
-        let lease = |one: &Renewal<'_>| Lease {
-            owned: self.owned(one.resource, one.owner),
-            term: one.term,
-        };
-        let (table, leases) = (self.table.clone(), batch.iter().map(lease).collect::<Vec<_>>());
-        self.requests.runner.renew(batch.len(), async move { table.renew(&leases).await })
+        let (table, leases) = (Arc::clone(&self.table), self.requests.leases(batch));
+        self.requests.renew(batch, async move { table.renew(&leases).await })
     }
 
     fn release<'a>(&'a self, release: Release<'a>, lane: Lane) -> StoreAnswer<'a, Released> {
-        let keep = release.keep;
-        let sent = Arc::new((self.table.clone(), self.owned(release.resource, release.owner)));
-        Answer::pending(self.requests.runner.release((release.owner, keep), lane, move || {
-            let sent = Arc::clone(&sent);
-            async move { sent.0.release(&sent.1, keep).await }
-        }))
+        self.requests.release(&self.table, release, lane)
     }
 
     fn fence<'a>(
@@ -456,10 +412,8 @@ impl LockStore for TableLocks {
         owner: OwnerId,
         at_least: u64,
     ) -> StoreAnswer<'a, Fenced> {
-        let (table, hold) = (self.table.clone(), self.owned(resource, owner));
-        self.requests
-            .runner
-            .request(Lane::Caller, async move { table.fence(&hold, at_least).await })
+        let (table, hold) = (self.table.clone(), self.requests.owned(resource, owner));
+        self.requests.request(Lane::Caller, async move { table.fence(&hold, at_least).await })
     }
 
     fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {
@@ -467,11 +421,11 @@ impl LockStore for TableLocks {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { counts_waiters: false, acknowledges: false, ..Capabilities::ALL }
+        Capabilities { keeps_after_release: true, ..Capabilities::PLAIN }
     }
 
     fn shown(&self) -> String {
-        Table::SHOWN.to_owned()
+        "the store `table`".to_owned()
     }
 
     fn layout(&self) -> &'static str {

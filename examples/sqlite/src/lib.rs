@@ -1,7 +1,7 @@
 //! A custom store: locks in a SQLite database, for the processes of one machine.
 //!
 //! A row is a key, the token of its owner, and the end of its lease by the clock of the machine, which must not be set while locks
-//! are held. SQLite announces no change, so waiting calls make an attempt ten times a second.
+//! are held (a time service that slews it is fine). SQLite announces no change, so waiting calls make an attempt ten times a second.
 
 #![forbid(unsafe_code)]
 
@@ -11,13 +11,12 @@ use std::time::{Duration, SystemTime};
 
 use lock_runtime::LockError;
 use lock_runtime::store::runner::{
-    AsyncBackend, AsyncClient, AsyncRequests, RunsOn, StoredLease, StoredLeases, WakeUps,
-    WatchedKeys,
+    AsyncBackend, AsyncClient, AsyncRequests, Owned, RunsOn, StoredLease, WakeUps,
 };
 use lock_runtime::store::{
-    Acquired, Answer, Backend, Capabilities, Claim, Grant, Lane, Layout, Left, LockStore,
-    OpenStore, OwnerId, Release, Released, Renewal, Renewed, RequestTimeout, Resource, SendTrace,
-    Settings, StoreAnswer, StoreError, Subscription,
+    Acquired, Answer, Backend, Claim, Grant, Lane, Left, LockStore, OpenStore, OwnerId, Release,
+    Released, Renewal, Renewed, RequestTimeout, Resource, SendTrace, Settings, StoreAnswer,
+    StoreError, Subscription,
 };
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
@@ -50,23 +49,17 @@ struct SqliteClient {
     connection: Mutex<Option<Connection>>,
 }
 
-/// The end of a lease in ms since 1970.
+/// The time in ms since 1970, `term` from now. Rounded up, so that no lease is too short.
 fn after(term: Duration) -> i64 {
     let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default() + term;
-    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+    i64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(i64::MAX)
 }
 
-/// The owner of a key, and the rest of its lease. `None` if it has ended.
-fn read(row: &Row<'_>) -> rusqlite::Result<(String, Option<Duration>)> {
-    let left = row.get::<_, i64>("until")? - after(Duration::ZERO);
-    let left = u64::try_from(left).ok().filter(|left| *left > 0);
-    Ok((row.get("owner")?, left.map(Duration::from_millis)))
-}
-
-/// The owner of a key that is taken.
+/// The owner of a key that is taken, and the rest of its lease.
 fn holder(of: &Transaction<'_>, key: &str) -> rusqlite::Result<Option<(String, Duration)>> {
-    let found = of.query_row("SELECT * FROM locks WHERE key = ?", [key], read).optional()?;
-    Ok(found.and_then(|(owner, left)| Some((owner, left?))))
+    let sql = "SELECT owner, until - ?2 FROM locks WHERE key = ?1 AND until > ?2";
+    let holder = |row: &Row<'_>| Ok((row.get(0)?, Duration::from_millis(row.get(1)?)));
+    of.query_row(sql, params![key, after(Duration::ZERO)], holder).optional()
 }
 
 impl SqliteClient {
@@ -93,40 +86,39 @@ impl SqliteClient {
         Ok(outcome)
     }
 
-    fn acquire(&self, key: &str, token: &str, term: Duration) -> Result<Acquired, StoreError> {
+    fn acquire(&self, owned: &Owned, term: Duration) -> Result<Acquired, StoreError> {
+        let Owned { key, owner } = owned;
         self.transact(|table| {
-            let mut end = after(term);
-            match holder(table, key)? {
-                Some((owner, left)) if owner == token => end = end.max(after(left)),
-                Some((_, left)) => return Ok(Acquired::Busy(Left::Time(left))),
-                None => {}
+            if let Some((_, left)) = holder(table, key)?.filter(|(other, _)| other != owner) {
+                return Ok(Acquired::Busy(Left::Time(left)));
             }
-            table.execute("REPLACE INTO locks VALUES (?, ?, ?)", params![key, token, end])?;
+            let take = "INSERT INTO locks VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET until = \
+                        iif(owner = excluded.owner, max(until, excluded.until), excluded.until), owner = excluded.owner";
+            table.execute(take, params![key, owner, after(term)])?;
             Ok(Acquired::Granted(Grant::of(term)))
         })
     }
 
-    fn renew(&self, key: &str, token: &str, term: Duration) -> Result<Renewed, StoreError> {
-        self.transact(|table| match holder(table, key)? {
-            Some((owner, _)) if owner == token => {
+    /// Renews all of them in one transaction.
+    fn renew(&self, leases: &[(Owned, Duration)]) -> Vec<Result<Renewed, StoreError>> {
+        let renewed = self.transact(|table| {
+            let renew = |(Owned { key, owner }, term): &(Owned, Duration)| {
                 let extend = "UPDATE locks SET until = max(until, ?) WHERE key = ?";
-                table.execute(extend, params![after(term), key])?;
-                Ok(Renewed::Extended)
-            }
-            Some(_) => Ok(Renewed::Taken),
-            None => Ok(Renewed::Gone),
-        })
-    }
-
-    fn release(&self, key: &str, token: &str) -> Result<Released, StoreError> {
-        self.transact(|table| match holder(table, key)? {
-            Some((owner, _)) if owner == token => {
-                table.execute("DELETE FROM locks WHERE key = ?", [key])?;
-                Ok(Released::Freed { woken: 1 })
-            }
-            Some(_) => Ok(Released::Taken),
-            None => Ok(Released::Gone),
-        })
+                Ok(match holder(table, key)? {
+                    Some((other, _)) if other == *owner => {
+                        table.execute(extend, params![after(*term), key])?;
+                        Renewed::Extended
+                    }
+                    Some(_) => Renewed::Taken,
+                    None => Renewed::Gone,
+                })
+            };
+            leases.iter().map(renew).collect::<rusqlite::Result<Vec<_>>>()
+        });
+        match renewed {
+            Ok(renewed) => renewed.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error); leases.len()],
+        }
     }
 }
 
@@ -142,15 +134,10 @@ impl LockStore for SqliteLocks {
         timeout: RequestTimeout,
         trace: &'a SendTrace,
     ) -> StoreAnswer<'a, Acquired> {
-        let (key, term) = (claim.resource.key.to_owned(), claim.term);
-        let token = self.requests.token(claim.owner);
-        let late = (Arc::clone(&self.client), key.clone(), token.clone());
-        let client = Arc::clone(&self.client);
-        let acquire = async move { client.acquire(&key, &token, term) };
-        self.requests.runner.acquire(&claim, (timeout, trace), acquire, move |_| {
-            let released = late.0.release(&late.1, &late.2);
-            async move { released }
-        })
+        let owned = self.requests.owned(claim.resource, claim.owner);
+        let (client, term) = (Arc::clone(&self.client), claim.term);
+        let acquire = async move { client.acquire(&owned, term) };
+        self.requests.acquire(&self.client, &claim, (timeout, trace), acquire)
     }
 
     fn renew<'a>(
@@ -158,46 +145,28 @@ impl LockStore for SqliteLocks {
         batch: &'a [Renewal<'a>],
         _: Lane,
     ) -> Answer<'a, Vec<Result<Renewed, StoreError>>> {
-        let lease = |one: &Renewal<'_>| {
-            (one.resource.key.to_owned(), self.requests.token(one.owner), one.term)
-        };
-        let (client, leases) =
-            (Arc::clone(&self.client), batch.iter().map(lease).collect::<Vec<_>>());
-        self.requests.runner.renew(batch.len(), async move {
-            leases.iter().map(|(key, token, term)| client.renew(key, token, *term)).collect()
-        })
+        let (client, leases) = (Arc::clone(&self.client), self.requests.leases(batch));
+        self.requests.renew(batch, async move { client.renew(&leases) })
     }
 
     fn release<'a>(&'a self, release: Release<'a>, lane: Lane) -> StoreAnswer<'a, Released> {
-        let (key, token) = (release.resource.key.to_owned(), self.requests.token(release.owner));
-        let (client, end) = (Arc::clone(&self.client), (release.owner, release.keep));
-        Answer::pending(self.requests.runner.release(end, lane, move || {
-            let released = client.release(&key, &token);
-            async move { released }
-        }))
+        self.requests.release(&self.client, release, lane)
     }
 
     fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {
         self.requests.subscribe(resource.key, owner)
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            keeps_after_release: false,
-            counts_waiters: false,
-            acknowledges: false,
-            ..Capabilities::ALL
-        }
+    fn shown(&self) -> String {
+        "the store `SQLite`".to_owned()
     }
 
     fn layout(&self) -> &'static str {
-        Layout::TOKEN.value()
+        "row"
     }
 }
 
 impl AsyncClient for SqliteClient {
-    const SHOWN: &'static str = "the store `SQLite`";
-
     async fn connect(self: &Arc<Self>, _: WakeUps) -> Result<(), StoreError> {
         self.check().await
     }
@@ -205,11 +174,19 @@ impl AsyncClient for SqliteClient {
     async fn check(&self) -> Result<(), StoreError> {
         self.transact(|_| Ok(()))
     }
-}
 
-impl WatchedKeys for SqliteClient {}
+    async fn release(&self, owned: &Owned, _: Duration) -> Result<Released, StoreError> {
+        self.transact(|table| match holder(table, &owned.key)? {
+            Some((owner, _)) if owner == owned.owner => {
+                table.execute("DELETE FROM locks WHERE key = ?", [&owned.key])?;
+                // Others may wait.
+                Ok(Released::Freed { woken: 1 })
+            }
+            Some(_) => Ok(Released::Taken),
+            None => Ok(Released::Gone),
+        })
+    }
 
-impl StoredLeases for SqliteClient {
     async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, StoreError> {
         let found = self.transact(|table| holder(table, key))?;
         Ok(found.map(|(owner, left)| StoredLease::new(key, owner, Some(left))))

@@ -1,4 +1,4 @@
-//! The checks of all stores, and two processes' worth of clients on one database.
+//! The checks of all stores.
 
 use std::path::PathBuf;
 

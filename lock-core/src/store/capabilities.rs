@@ -26,6 +26,14 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
+    /// Those of a store of which nothing is known.
+    pub const PLAIN: Self = Self {
+        keeps_after_release: false,
+        counts_waiters: false,
+        acknowledges: false,
+        ..Self::ALL
+    };
+
     pub const ALL: Self = Self {
         keeps_after_release: true,
         renews_to_any_length: true,

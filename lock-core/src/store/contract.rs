@@ -88,19 +88,18 @@ pub trait Backend: Send + Sync {
 
     /// What operators see of the keys of the store.
     fn inspector(&self) -> Result<&dyn KeyInspector, StoreError> {
-        let problem = "the memory store has no keys that could be inspected; use a server";
-        Err(StoreError::Config { option: "url", problem: problem.to_owned() })
+        Err(StoreError::lacking("this store", "url", "keys that can be inspected"))
     }
 
     /// Whether the clients of the store can be asked.
     fn has_questions(&self) -> bool {
-        true
+        false
     }
 
     /// A way to ask the clients of the store that have this namespace.
     fn asker(&self, namespace: &str) -> Result<Box<dyn Asker>, StoreError> {
         let _ = namespace;
-        Err(StoreError::Refused("its clients cannot be asked".to_owned()))
+        Err(StoreError::lacking("this store", "url", "clients that `LockAdmin` can ask"))
     }
 
     /// Sends what the store would send later by itself, because the client is being shut down. The caller limits the time.
@@ -282,7 +281,7 @@ pub trait LockStore: Send + Sync + 'static {
 
     /// The capabilities of the store.
     fn capabilities(&self) -> Capabilities {
-        Capabilities::ALL
+        Capabilities::PLAIN
     }
 
     /// Whether other processes wait for a resource. If not, the store reports when they begin to, if

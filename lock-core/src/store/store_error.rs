@@ -94,6 +94,13 @@ pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
+/// The error of a call about no key.
+impl From<StoreError> for LockError {
+    fn from(error: StoreError) -> Self {
+        error.without_key(Duration::ZERO)
+    }
+}
+
 impl std::error::Error for StoreError {}
 
 impl std::fmt::Display for StoreError {

@@ -31,9 +31,7 @@ impl UnsupportedLocks {
         let refusal = StoreError::lacking(shown, option, &format!("{what}{advice}"));
         Self { layout, refusal }
     }
-}
 
-impl UnsupportedLocks {
     /// One for each layout. That of plain locks is not to be used.
     pub fn of_all(shown: &str, advice: &str) -> [Arc<Self>; Layout::ALL.len()] {
         Layout::ALL.map(|layout| Arc::new(Self::new(layout, shown, advice)))

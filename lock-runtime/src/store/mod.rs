@@ -31,6 +31,15 @@
 //! **Order.** The requests of a client for a key may overlap. If an attempt to acquire it takes effect after the release of its
 //! owner, its lease stays until it ends. [`runner`] prevents that, except for a request whose answer is unknown.
 //!
+//! **Threads.** The methods are called on threads of the client and of its callers, and must not block. The futures of an
+//! [`Answer`] may be dropped at any time; one that is dropped before its first poll sends nothing, except that of
+//! [`try_acquire`](LockStore::try_acquire), which sends as soon as it is called if it says so to the [`SendTrace`]. Each request ends by
+//! itself within the response timeout of the client (a third of its lease, from 50 ms to 2 s); an attempt within its
+//! [`RequestTimeout`]. A panic of a method is one of the caller. [`runner`] keeps all of this: the functions of a store may
+//! be slow, and may panic.
+//!
+//! **Tokens.** Whoever knows an owner can release its lock, so it must not be logged.
+//!
 //! # Example
 //!
 //! Locks in a table in memory.
@@ -46,8 +55,12 @@
 //! };
 //! use lock_runtime::{LockClient, LockError};
 //!
-//! #[derive(Clone, Default)]
-//! struct Table(Arc<Mutex<HashMap<String, (OwnerId, Instant)>>>);
+//! #[derive(Clone)]
+//! struct Table {
+//!     rows: Arc<Mutex<HashMap<String, (OwnerId, Instant)>>>,
+//!     // Of all clients, so that a release by one wakes the others.
+//!     subscriptions: Arc<Subscriptions>,
+//! }
 //!
 //! impl OpenStore for Table {
 //!     fn name(&self) -> &str {
@@ -55,14 +68,13 @@
 //!     }
 //!
 //!     fn open(&self, _: &Settings) -> Result<Arc<dyn Backend>, LockError> {
-//!         let locks = TableLocks { table: self.clone(), subscriptions: Subscriptions::local() };
-//!         let others = UnsupportedLocks::of_all("the store `table`", "");
-//!         Ok(Arc::new(TableClient { locks: Arc::new(locks), others }))
+//!         let (locks, others) = (Arc::new(self.clone()), UnsupportedLocks::of_all("the store `table`", ""));
+//!         Ok(Arc::new(TableClient { locks, others }))
 //!     }
 //! }
 //!
 //! struct TableClient {
-//!     locks: Arc<TableLocks>,
+//!     locks: Arc<Table>,
 //!     others: [Arc<UnsupportedLocks>; Layout::ALL.len()],
 //! }
 //!
@@ -75,12 +87,7 @@
 //!     }
 //! }
 //!
-//! struct TableLocks {
-//!     table: Table,
-//!     subscriptions: Arc<Subscriptions>,
-//! }
-//!
-//! impl LockStore for TableLocks {
+//! impl LockStore for Table {
 //!     fn try_acquire<'a>(
 //!         &'a self,
 //!         claim: Claim<'a>,
@@ -88,7 +95,7 @@
 //!         trace: &'a SendTrace,
 //!     ) -> Answer<'a, Result<Acquired, StoreError>> {
 //!         trace.sent(1);
-//!         let (mut table, now) = (self.table.0.lock().unwrap(), Instant::now());
+//!         let (mut table, now) = (self.rows.lock().unwrap(), Instant::now());
 //!         let mut end = now + claim.term;
 //!         match table.get(claim.resource.key) {
 //!             Some((owner, until)) if *owner == claim.owner => end = end.max(*until),
@@ -106,7 +113,7 @@
 //!         batch: &'a [Renewal<'a>],
 //!         _: Lane,
 //!     ) -> Answer<'a, Vec<Result<Renewed, StoreError>>> {
-//!         let (mut table, now) = (self.table.0.lock().unwrap(), Instant::now());
+//!         let (mut table, now) = (self.rows.lock().unwrap(), Instant::now());
 //!         let mut renew = |one: &Renewal<'_>| match table.get_mut(one.resource.key) {
 //!             Some((_, until)) if *until <= now => Renewed::Gone,
 //!             Some((owner, until)) if *owner == one.owner => {
@@ -124,7 +131,7 @@
 //!         release: Release<'a>,
 //!         _: Lane,
 //!     ) -> Answer<'a, Result<Released, StoreError>> {
-//!         let (mut table, key) = (self.table.0.lock().unwrap(), release.resource.key);
+//!         let (mut table, key) = (self.rows.lock().unwrap(), release.resource.key);
 //!         let is_live = |until: Instant| until > Instant::now();
 //!         Answer::ready(Ok(match table.get(key) {
 //!             Some((owner, until)) if is_live(*until) && *owner == release.owner => {
@@ -148,7 +155,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), LockError> {
-//! let client = LockClient::with_store(Table::default()).await?;
+//! let client = LockClient::with_store(Table { rows: Arc::default(), subscriptions: Subscriptions::local() }).await?;
 //! let guard = client.lock("report").acquire().await?;
 //! assert!(client.lock("report").try_acquire().await?.is_none());
 //! guard.release().await?;
@@ -174,6 +181,8 @@ pub(crate) use lock_core::store::{home, per_runtime};
 
 #[cfg(feature = "store")]
 pub use lock_core::maybe_ready::MaybeReady as Answer;
+#[cfg(feature = "store")]
+pub use lock_core::replicas::RequiredReplicas;
 #[cfg(feature = "store")]
 pub use lock_core::store::announcements::{Announced, Announcement};
 #[cfg(feature = "store")]

@@ -99,6 +99,10 @@ impl Backend for TestBackend {
         self.inner.holder(key)
     }
 
+    fn has_questions(&self) -> bool {
+        self.inner.has_questions()
+    }
+
     fn answer_with(&self, answerer: Weak<dyn Answerer>) {
         self.inner.answer_with(answerer);
     }

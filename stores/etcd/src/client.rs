@@ -286,7 +286,7 @@ impl EtcdClient {
     }
 
     /// Frees a key if the owner has it. With a `keep` above zero, it stays taken for that time instead.
-    pub(super) async fn release(
+    pub(super) async fn free(
         &self,
         owned: &Owned,
         keep: Duration,

@@ -7,7 +7,7 @@ use super::client::{EtcdClient, KeyRequest};
 use super::errors::EtcdFailure;
 use super::members::Members;
 use super::presence::LeasePresence;
-use super::transactions::{Owned, SeenKey};
+use super::transactions::SeenKey;
 use super::watcher::WatchCommand;
 use lock_core::client_info::ClientInfo;
 use lock_core::error::LockError;
@@ -19,8 +19,8 @@ use lock_core::store::contract::{
 };
 use lock_core::store::owner::OwnerId;
 use lock_core::store::runner::{
-    AsyncBackend, AsyncClient, AsyncRequests, LeasePage, LeaseScan, RunsOn, SHORTEST_TERM,
-    StoredLease, StoredLeases, WakeUps, WatchedKeys,
+    AsyncBackend, AsyncClient, AsyncRequests, LeasePage, LeaseScan, Owned, RunsOn, StoredLease,
+    WakeUps,
 };
 use lock_core::store::settings::Settings;
 use lock_core::store::subscriptions::Subscription;
@@ -45,20 +45,6 @@ pub(super) fn open(members: Members, settings: &Settings) -> Result<Arc<dyn Back
     Ok(AsyncBackend::new(client, requests, Arc::new(locks)))
 }
 
-impl Drop for EtcdLocks {
-    fn drop(&mut self) {
-        // The tasks notice that the store is gone.
-        self.client.cleanup.notify_one();
-        self.client.granted.notify_one();
-    }
-}
-
-impl EtcdLocks {
-    fn owned(&self, resource: Resource<'_>, owner: OwnerId) -> Owned {
-        Owned { key: resource.key.to_owned(), owner: self.requests.token(owner) }
-    }
-}
-
 impl LockStore for EtcdLocks {
     fn try_acquire<'a>(
         &'a self,
@@ -66,17 +52,13 @@ impl LockStore for EtcdLocks {
         timeout: RequestTimeout,
         trace: &'a SendTrace,
     ) -> StoreAnswer<'a, Acquired> {
-        let owned = self.owned(claim.resource, claim.owner);
+        let owned = self.requests.owned(claim.resource, claim.owner);
         // A request of a call that waits tells the holder so.
         let fresh = claim.fresh && !self.requests.is_waited_for(&owned.key);
-        let (client, late) = (Arc::clone(&self.client), (Arc::clone(&self.client), owned.clone()));
         let request = KeyRequest { owned, term: claim.term, renewed: claim.renewed, fresh };
+        let client = Arc::clone(&self.client);
         let acquire = async move { client.acquire(request).await.map_err(EtcdFailure::into_error) };
-        let late = Arc::new(late);
-        self.requests.runner.acquire(&claim, (timeout, trace), acquire, move |keep| {
-            let late = Arc::clone(&late);
-            async move { late.0.release(&late.1, keep).await.map_err(EtcdFailure::into_error) }
-        })
+        self.requests.acquire(&self.client, &claim, (timeout, trace), acquire)
     }
 
     fn renew<'a>(
@@ -84,21 +66,12 @@ impl LockStore for EtcdLocks {
         batch: &'a [Renewal<'a>],
         _: Lane,
     ) -> MaybeReady<'a, Vec<Result<Renewed, StoreError>>> {
-        let client = Arc::clone(&self.client);
-        let all: Vec<_> = batch
-            .iter()
-            .map(|one| (self.owned(one.resource, one.owner), one.term.max(SHORTEST_TERM)))
-            .collect();
-        self.requests.runner.renew(batch.len(), async move { client.extend(&all).await })
+        let (client, leases) = (Arc::clone(&self.client), self.requests.leases(batch));
+        self.requests.renew(batch, async move { client.extend(&leases).await })
     }
 
     fn release<'a>(&'a self, release: Release<'a>, lane: Lane) -> StoreAnswer<'a, Released> {
-        let sent = (Arc::clone(&self.client), self.owned(release.resource, release.owner));
-        let (sent, keep) = (Arc::new(sent), release.keep);
-        MaybeReady::pending(self.requests.runner.release((release.owner, keep), lane, move || {
-            let sent = Arc::clone(&sent);
-            async move { sent.0.release(&sent.1, keep).await.map_err(EtcdFailure::into_error) }
-        }))
+        self.requests.release(&self.client, release, lane)
     }
 
     fn fence<'a>(
@@ -107,8 +80,8 @@ impl LockStore for EtcdLocks {
         owner: OwnerId,
         at_least: u64,
     ) -> StoreAnswer<'a, Fenced> {
-        let (client, hold) = (Arc::clone(&self.client), self.owned(resource, owner));
-        self.requests.runner.request(Lane::Caller, async move {
+        let (client, hold) = (Arc::clone(&self.client), self.requests.owned(resource, owner));
+        self.requests.request(Lane::Caller, async move {
             let raised = client.members.raise_fence(&hold, at_least).await;
             Ok(match raised.map_err(EtcdFailure::into_error)? {
                 Ok(token) => Fenced::With(token),
@@ -123,11 +96,11 @@ impl LockStore for EtcdLocks {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { counts_waiters: false, acknowledges: false, ..Capabilities::ALL }
+        Capabilities { keeps_after_release: true, ..Capabilities::PLAIN }
     }
 
     fn shown(&self) -> String {
-        EtcdClient::SHOWN.to_owned()
+        "the store `etcd`".to_owned()
     }
 
     fn watches(&self) -> bool {
@@ -140,8 +113,6 @@ impl LockStore for EtcdLocks {
 }
 
 impl AsyncClient for EtcdClient {
-    const SHOWN: &'static str = "the store `etcd`";
-
     async fn connect(self: &Arc<Self>, wake_ups: WakeUps) -> Result<(), StoreError> {
         self.start(wake_ups).await
     }
@@ -149,9 +120,11 @@ impl AsyncClient for EtcdClient {
     async fn check(&self) -> Result<(), StoreError> {
         self.check_writes().await
     }
-}
 
-impl WatchedKeys for EtcdClient {
+    async fn release(&self, owned: &Owned, keep: Duration) -> Result<Released, StoreError> {
+        self.free(owned, keep).await.map_err(EtcdFailure::into_error)
+    }
+
     async fn watch(&self, key: &str) -> Result<(), StoreError> {
         self.watch_released(key).await.map_err(EtcdFailure::into_error)
     }
@@ -163,9 +136,7 @@ impl WatchedKeys for EtcdClient {
     fn poll_interval(&self) -> Duration {
         POLL
     }
-}
 
-impl StoredLeases for EtcdClient {
     async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, StoreError> {
         self.members.inspect(key).await.map_err(EtcdFailure::into_error)
     }
@@ -179,10 +150,5 @@ impl StoredLeases for EtcdClient {
             Err(failure) if failure.is_missing_permission() => Ok(Vec::new()),
             found => found.map_err(EtcdFailure::into_error),
         }
-    }
-
-    async fn free(&self, key: &str, token: &str) -> Result<Released, StoreError> {
-        let owned = Owned::new(key, token);
-        self.release(&owned, Duration::ZERO).await.map_err(EtcdFailure::into_error)
     }
 }

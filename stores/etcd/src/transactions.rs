@@ -14,6 +14,7 @@ use super::messages::{
     OperationResponse, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
 };
 use lock_core::safeguard::Safeguard;
+pub(super) use lock_core::store::runner::Owned;
 use lock_core::store::store_error::StoreError;
 
 /// The length of a token.
@@ -30,19 +31,6 @@ const WANTED: &[u8] = b"\xff/wanted";
 
 /// What follows a key in a name behind all of these.
 pub(super) const BEHIND: &[u8] = b"\xff\xff";
-
-/// A key and an owner.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Owned {
-    pub(super) key: String,
-    pub(super) owner: String,
-}
-
-impl Owned {
-    pub(super) fn new(key: &str, owner: &str) -> Self {
-        Self { key: key.to_owned(), owner: owner.to_owned() }
-    }
-}
 
 /// What a key holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,9 +16,7 @@ use super::{inspection, table};
 use lock_core::client_info::ClientInfo;
 use lock_core::store::contract::{Acquired, Fenced, Released, Renewed, StoreError};
 use lock_core::store::per_runtime::PerRuntime;
-use lock_core::store::runner::{
-    AsyncClient, LeasePage, LeaseScan, StoredLease, StoredLeases, WakeUps, WatchedKeys,
-};
+use lock_core::store::runner::{AsyncClient, LeasePage, LeaseScan, Owned, StoredLease, WakeUps};
 
 /// The pause before a renewal of a row that others have locked, such as to mark it as wanted, and how often it is repeated.
 const LOCKED_PAUSE: Duration = Duration::from_millis(20);
@@ -37,17 +35,8 @@ pub(super) struct PostgresClient {
     receiver: watch::Receiver<bool>,
 }
 
-/// A key and an owner.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Owned {
-    pub(super) key: String,
-    pub(super) owner: String,
-}
-
-impl Owned {
-    fn request(&self, term: Duration) -> KeyRequest {
-        KeyRequest::new(&self.key, &self.owner, term)
-    }
+fn request(owned: &Owned, term: Duration) -> KeyRequest {
+    KeyRequest::new(&owned.key, &owned.owner, term)
 }
 
 impl PostgresClient {
@@ -76,7 +65,7 @@ impl PostgresClient {
         is_fresh: bool,
     ) -> Result<Acquired, StoreError> {
         let requests = self.requests();
-        if is_fresh && let Some(outcome) = requests.acquire_free(owned.request(term)).await? {
+        if is_fresh && let Some(outcome) = requests.acquire_free(request(owned, term)).await? {
             return Ok(outcome);
         }
         let (key, seconds) = (owned.key.as_bytes(), term.as_secs_f64());
@@ -133,35 +122,6 @@ impl PostgresClient {
         }
     }
 
-    /// Frees a key if the owner has it. With a `keep` above zero, it stays taken for that time instead.
-    pub(super) async fn release(
-        &self,
-        owned: &Owned,
-        keep: Duration,
-    ) -> Result<Released, StoreError> {
-        let requests = self.requests();
-        if keep.is_zero()
-            && let Some(outcome) = requests.release_idle(owned.request(keep)).await?
-        {
-            return Ok(outcome);
-        }
-        let statement = if keep.is_zero() { LockStatement::Release } else { LockStatement::Keep };
-        let (key, seconds) = (owned.key.as_bytes(), keep.as_secs_f64());
-        let values: [SqlValue<'_>; 3] = [&key, &owned.owner, &seconds];
-        let row = requests.pool.row(statement, &values).await?;
-        let told: i64 = row.get(3);
-        match (row.get(0), row.get(1), row.get(2)) {
-            // If the number is not known, others may wait.
-            (true, _, _) => Ok(Released::Freed { woken: usize::try_from(told).unwrap_or(1) }),
-            (false, _, true) => Err(StoreError::Refused(
-                "a transaction is open that has verified the lock, or has not acquired it yet"
-                    .to_owned(),
-            )),
-            (false, true, false) => Ok(Released::Taken),
-            (false, false, false) => Ok(Released::Gone),
-        }
-    }
-
     /// Issues a fencing token that is no less than `at_least`, if the owner has the key.
     pub(super) async fn fence(&self, owned: &Owned, at_least: u64) -> Result<Fenced, StoreError> {
         match self.issue(owned).await? {
@@ -194,8 +154,6 @@ impl PostgresClient {
 }
 
 impl AsyncClient for PostgresClient {
-    const SHOWN: &'static str = "the store `PostgreSQL`";
-
     async fn connect(self: &Arc<Self>, wake_ups: WakeUps) -> Result<(), StoreError> {
         self.check().await?;
         let listener = ReleaseListener {
@@ -211,9 +169,31 @@ impl AsyncClient for PostgresClient {
     async fn check(&self) -> Result<(), StoreError> {
         table::check(&self.renewals).await
     }
-}
 
-impl WatchedKeys for PostgresClient {
+    async fn release(&self, owned: &Owned, keep: Duration) -> Result<Released, StoreError> {
+        let requests = self.requests();
+        if keep.is_zero()
+            && let Some(outcome) = requests.release_idle(request(owned, keep)).await?
+        {
+            return Ok(outcome);
+        }
+        let statement = if keep.is_zero() { LockStatement::Release } else { LockStatement::Keep };
+        let (key, seconds) = (owned.key.as_bytes(), keep.as_secs_f64());
+        let values: [SqlValue<'_>; 3] = [&key, &owned.owner, &seconds];
+        let row = requests.pool.row(statement, &values).await?;
+        let told: i64 = row.get(3);
+        match (row.get(0), row.get(1), row.get(2)) {
+            // If the number is not known, others may wait.
+            (true, _, _) => Ok(Released::Freed { woken: usize::try_from(told).unwrap_or(1) }),
+            (false, _, true) => Err(StoreError::Refused(
+                "a transaction is open that has verified the lock, or has not acquired it yet"
+                    .to_owned(),
+            )),
+            (false, true, false) => Ok(Released::Taken),
+            (false, false, false) => Ok(Released::Gone),
+        }
+    }
+
     async fn watch(&self, _: &str) -> Result<(), StoreError> {
         if *self.receiver.borrow() {
             return Ok(());
@@ -224,9 +204,7 @@ impl WatchedKeys for PostgresClient {
     fn poll_interval(&self) -> Duration {
         if *self.receiver.borrow() { Duration::from_secs(1) } else { Duration::from_millis(250) }
     }
-}
 
-impl StoredLeases for PostgresClient {
     async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, StoreError> {
         inspection::inspect(&self.requests().pool, key).await
     }
@@ -237,10 +215,5 @@ impl StoredLeases for PostgresClient {
 
     async fn clients(&self, ids: &[String]) -> Result<Vec<ClientInfo>, StoreError> {
         inspection::clients(&self.requests().pool, ids).await
-    }
-
-    async fn free(&self, key: &str, token: &str) -> Result<Released, StoreError> {
-        let owned = Owned { key: key.to_owned(), owner: token.to_owned() };
-        self.release(&owned, Duration::ZERO).await
     }
 }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::client::{Owned, PostgresClient};
+use super::client::PostgresClient;
 use lock_core::maybe_ready::MaybeReady;
 use lock_core::store::contract::{
     Acquired, Capabilities, Claim, Fenced, Lane, Layout, LockStore, Release, Released, Renewal,
     Renewed, Resource, SendTrace, StoreAnswer, StoreError,
 };
 use lock_core::store::owner::OwnerId;
-use lock_core::store::runner::{AsyncClient, AsyncRequests, SHORTEST_TERM};
+use lock_core::store::runner::AsyncRequests;
 use lock_core::store::subscriptions::Subscription;
 use lock_core::timeout::RequestTimeout;
 
@@ -20,12 +20,6 @@ pub(super) struct PostgresLocks {
     pub(super) requests: Arc<AsyncRequests>,
 }
 
-impl PostgresLocks {
-    fn owned(&self, resource: Resource<'_>, owner: OwnerId) -> Owned {
-        Owned { key: resource.key.to_owned(), owner: self.requests.token(owner) }
-    }
-}
-
 impl LockStore for PostgresLocks {
     fn try_acquire<'a>(
         &'a self,
@@ -33,16 +27,12 @@ impl LockStore for PostgresLocks {
         timeout: RequestTimeout,
         trace: &'a SendTrace,
     ) -> StoreAnswer<'a, Acquired> {
-        let owned = self.owned(claim.resource, claim.owner);
+        let owned = self.requests.owned(claim.resource, claim.owner);
         // A request of a call that waits tells the holder so.
         let is_fresh = claim.fresh && !self.requests.is_waited_for(&owned.key);
         let (client, term) = (Arc::clone(&self.client), claim.term);
-        let late = Arc::new((Arc::clone(&self.client), owned.clone()));
         let acquire = async move { client.acquire(&owned, term, is_fresh).await };
-        self.requests.runner.acquire(&claim, (timeout, trace), acquire, move |keep| {
-            let late = Arc::clone(&late);
-            async move { late.0.release(&late.1, keep).await }
-        })
+        self.requests.acquire(&self.client, &claim, (timeout, trace), acquire)
     }
 
     fn renew<'a>(
@@ -50,21 +40,12 @@ impl LockStore for PostgresLocks {
         batch: &'a [Renewal<'a>],
         _: Lane,
     ) -> MaybeReady<'a, Vec<Result<Renewed, StoreError>>> {
-        let client = Arc::clone(&self.client);
-        let all: Vec<_> = batch
-            .iter()
-            .map(|one| (self.owned(one.resource, one.owner), one.term.max(SHORTEST_TERM)))
-            .collect();
-        self.requests.runner.renew(batch.len(), async move { client.renew(&all).await })
+        let (client, leases) = (Arc::clone(&self.client), self.requests.leases(batch));
+        self.requests.renew(batch, async move { client.renew(&leases).await })
     }
 
     fn release<'a>(&'a self, release: Release<'a>, lane: Lane) -> StoreAnswer<'a, Released> {
-        let sent = (Arc::clone(&self.client), self.owned(release.resource, release.owner));
-        let (sent, keep) = (Arc::new(sent), release.keep);
-        MaybeReady::pending(self.requests.runner.release((release.owner, keep), lane, move || {
-            let sent = Arc::clone(&sent);
-            async move { sent.0.release(&sent.1, keep).await }
-        }))
+        self.requests.release(&self.client, release, lane)
     }
 
     fn fence<'a>(
@@ -73,10 +54,8 @@ impl LockStore for PostgresLocks {
         owner: OwnerId,
         at_least: u64,
     ) -> StoreAnswer<'a, Fenced> {
-        let (client, hold) = (Arc::clone(&self.client), self.owned(resource, owner));
-        self.requests
-            .runner
-            .request(Lane::Caller, async move { client.fence(&hold, at_least).await })
+        let (client, hold) = (Arc::clone(&self.client), self.requests.owned(resource, owner));
+        self.requests.request(Lane::Caller, async move { client.fence(&hold, at_least).await })
     }
 
     fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {
@@ -84,11 +63,11 @@ impl LockStore for PostgresLocks {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { counts_waiters: false, acknowledges: false, ..Capabilities::ALL }
+        Capabilities { keeps_after_release: true, ..Capabilities::PLAIN }
     }
 
     fn shown(&self) -> String {
-        PostgresClient::SHOWN.to_owned()
+        "the store `PostgreSQL`".to_owned()
     }
 
     fn name_in_transactions(&self, owner: OwnerId) -> Option<String> {

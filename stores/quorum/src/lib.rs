@@ -315,9 +315,6 @@ impl Backend for QuorumBackend {
     fn inspector(&self) -> Result<&dyn KeyInspector, StoreError> {
         Err(no_operators())
     }
-    fn has_questions(&self) -> bool {
-        false
-    }
     fn asker(&self, _: &str) -> Result<Box<dyn Asker>, StoreError> {
         Err(no_operators())
     }

@@ -374,6 +374,10 @@ impl Backend for RedisBackend {
     fn inspector(&self) -> Result<&dyn KeyInspector, StoreError> {
         Ok(self)
     }
+    fn has_questions(&self) -> bool {
+        true
+    }
+
     fn asker(&self, namespace: &str) -> Result<Box<dyn Asker>, StoreError> {
         Ok(Box::new(RedisAsker::new(&self.shared, namespace)?))
     }

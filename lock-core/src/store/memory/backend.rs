@@ -10,7 +10,7 @@ use crate::identity::Identity;
 use crate::maybe_ready::MaybeReady;
 use crate::questions::Answerer;
 use crate::store::contract::{
-    Asker, Backend, BackgroundRuntimes, Layout, LockStore, StoreAnswer, StoreError,
+    Asker, Backend, BackgroundRuntimes, KeyInspector, Layout, LockStore, StoreAnswer, StoreError,
 };
 use crate::store::hold_reports::HoldReports;
 use crate::store::key_holder::KeyHolder;
@@ -79,8 +79,17 @@ impl Backend for MemoryBackend {
         MaybeReady::ready(Ok(found.map(told)))
     }
 
+    fn inspector(&self) -> Result<&dyn KeyInspector, StoreError> {
+        let problem = "the memory store has no keys that could be inspected; use a server";
+        Err(StoreError::Config { option: "url", problem: problem.to_owned() })
+    }
+
     fn answer_with(&self, answerer: Weak<dyn Answerer>) {
         lock(&self.clients).add(answerer);
+    }
+
+    fn has_questions(&self) -> bool {
+        true
     }
 
     fn asker(&self, namespace: &str) -> Result<Box<dyn Asker>, StoreError> {

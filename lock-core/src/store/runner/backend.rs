@@ -1,17 +1,19 @@
 //! The store of a client whose requests are asynchronous functions.
 
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use super::leases::{LeaseInspector, StoredLeases};
+use super::client::{AsyncClient, Owned};
+use super::leases::LeaseInspector;
 use super::requests::{RequestRunner, RunsOn};
 use super::wake_ups::WakeUps;
-use super::watches::WatchedKeys;
 use crate::client_info::ClientInfo;
 use crate::error::LockError;
 use crate::maybe_ready::MaybeReady;
 use crate::store::contract::{
-    Asker, Backend, BackgroundRuntimes, KeyInspector, Lane, Layout, LockStore, StoreAnswer,
-    StoreError,
+    Acquired, Backend, BackgroundRuntimes, Claim, KeyInspector, Lane, Layout, LockStore, Release,
+    Released, Renewal, Renewed, Resource, SendTrace, StoreAnswer, StoreError,
 };
 use crate::store::hold_reports::HoldReports;
 use crate::store::key_holder::KeyHolder;
@@ -19,27 +21,16 @@ use crate::store::owner::{ClientTag, OwnerId};
 use crate::store::settings::Settings;
 use crate::store::subscriptions::{Subscription, Subscriptions};
 use crate::store::unsupported::UnsupportedLocks;
+use crate::timeout::RequestTimeout;
 
-/// A client of a store.
-pub trait AsyncClient: WatchedKeys + StoredLeases {
-    /// What errors call the store, such as "the store `etcd`".
-    const SHOWN: &'static str;
-
-    /// Connects to the store and checks it. From now on, the store calls `wake_ups` when keys become free, if it can.
-    fn connect(
-        self: &Arc<Self>,
-        wake_ups: WakeUps,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
-
-    /// Fails unless locks can be acquired and renewed now.
-    fn check(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
-}
+/// The shortest term that a store is asked for.
+const SHORTEST_TERM: Duration = Duration::from_millis(10);
 
 /// What the locks of a client need to run its requests.
 pub struct AsyncRequests {
-    pub runner: Arc<RequestRunner>,
     /// What the client tells about itself, with its id.
     pub told: Option<ClientInfo>,
+    runner: Arc<RequestRunner>,
     subscriptions: Arc<Subscriptions>,
     tag: ClientTag,
 }
@@ -54,10 +45,82 @@ impl AsyncRequests {
         Ok(Arc::new(Self { runner, told, subscriptions, tag }))
     }
 
+    /// A resource and its owner.
+    pub fn owned(&self, resource: Resource<'_>, owner: OwnerId) -> Owned {
+        Owned { key: resource.key.to_owned(), owner: self.token(owner) }
+    }
+
+    /// The leases that renewals ask for, with their terms.
+    pub fn leases(&self, batch: &[Renewal<'_>]) -> Vec<(Owned, Duration)> {
+        // A shorter term stands for a verification.
+        let lease =
+            |one: &Renewal<'_>| (self.owned(one.resource, one.owner), one.term.max(SHORTEST_TERM));
+        batch.iter().map(lease).collect()
+    }
+
     /// The token of an owner: 32 letters, digits and the characters `-`, `_` and `.`. No other acquisition has the same one.
     /// Who knows it can release the lock, so it must not be logged.
     pub fn token(&self, owner: OwnerId) -> String {
         self.tag.owner_name(owner)
+    }
+
+    /// Runs a request of a lane, for a response timeout at most.
+    pub fn request<T: Send + 'static>(
+        &self,
+        lane: Lane,
+        request: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> StoreAnswer<'static, T> {
+        self.runner.request(lane, request)
+    }
+
+    /// Runs an attempt to acquire a key. It goes on for a response timeout after its caller has given up. If its owner was
+    /// released meanwhile, it is released again.
+    pub fn acquire<C: AsyncClient>(
+        &self,
+        client: &Arc<C>,
+        claim: &Claim<'_>,
+        limits: (RequestTimeout, &SendTrace),
+        request: impl Future<Output = Result<Acquired, StoreError>> + Send + 'static,
+    ) -> StoreAnswer<'static, Acquired> {
+        self.runner.acquire(
+            claim.owner,
+            limits,
+            request,
+            self.releasing(client, claim.resource, claim.owner),
+        )
+    }
+
+    /// Runs a batch of renewals. Answers that are missing are unknown.
+    pub fn renew(
+        &self,
+        batch: &[Renewal<'_>],
+        request: impl Future<Output = Vec<Result<Renewed, StoreError>>> + Send + 'static,
+    ) -> MaybeReady<'static, Vec<Result<Renewed, StoreError>>> {
+        self.runner.renew(batch.len(), request)
+    }
+
+    /// Runs a release after the acquires of its owner.
+    pub fn release<C: AsyncClient>(
+        &self,
+        client: &Arc<C>,
+        Release { resource, owner, keep, .. }: Release<'_>,
+        lane: Lane,
+    ) -> StoreAnswer<'static, Released> {
+        self.runner.release((owner, keep), lane, self.releasing(client, resource, owner))
+    }
+
+    /// Releases an owner, as often as it is called.
+    fn releasing<C: AsyncClient>(
+        &self,
+        client: &Arc<C>,
+        resource: Resource<'_>,
+        owner: OwnerId,
+    ) -> impl Fn(Duration) -> BoxedRelease + Send + Sync + use<C> {
+        let released = Arc::new((Arc::clone(client), self.owned(resource, owner)));
+        move |keep| {
+            let released = Arc::clone(&released);
+            Box::pin(async move { released.0.release(&released.1, keep).await })
+        }
     }
 
     /// Whether calls of the client wait for a key.
@@ -70,6 +133,8 @@ impl AsyncRequests {
         self.subscriptions.listen(key, key, Layout::TOKEN, owner)
     }
 }
+
+type BoxedRelease = Pin<Box<dyn Future<Output = Result<Released, StoreError>> + Send>>;
 
 /// The store of a client that has plain locks only.
 pub struct AsyncBackend<C> {
@@ -90,7 +155,7 @@ impl<C: AsyncClient> AsyncBackend<C> {
     ) -> Arc<Self> {
         let (leases, runner) = (Arc::clone(&client), Arc::clone(&requests.runner));
         let inspector = LeaseInspector::new(leases, runner, (requests.told.clone(), requests.tag));
-        let unsupported = UnsupportedLocks::of_all(C::SHOWN, "");
+        let unsupported = UnsupportedLocks::of_all(&locks.shown(), "");
         Arc::new(Self { client, requests, locks, unsupported, inspector, reports: OnceLock::new() })
     }
 }
@@ -123,14 +188,6 @@ impl<C: AsyncClient> Backend for AsyncBackend<C> {
 
     fn inspector(&self) -> Result<&dyn KeyInspector, StoreError> {
         Ok(&self.inspector)
-    }
-
-    fn has_questions(&self) -> bool {
-        false
-    }
-
-    fn asker(&self, _: &str) -> Result<Box<dyn Asker>, StoreError> {
-        Err(StoreError::lacking(C::SHOWN, "url", "clients that `LockAdmin` can ask"))
     }
 
     fn handle(&self, layout: Layout) -> Arc<dyn LockStore> {

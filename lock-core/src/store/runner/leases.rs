@@ -1,13 +1,13 @@
 //! What operators see of a store that keeps one lease for each key.
 
 use std::collections::HashMap;
-use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use super::client::{AsyncClient, Owned};
 use super::pattern::KeyGlob;
 use super::requests::RequestRunner;
-use super::stored::{LeasePage, LeaseScan, StoredLease};
+use super::stored::{LeaseScan, StoredLease};
 use super::thread::within;
 use crate::client_info::ClientInfo;
 use crate::clock::unix_time;
@@ -18,52 +18,8 @@ use crate::store::key_holder::KeyHolder;
 use crate::store::owner::ClientTag;
 use crate::store::scanning::{ScanPage, ScanPosition};
 
-/// The leases of all clients. By default, the store does not tell them: [`StoreError::Config`] with the option `store`.
-pub trait StoredLeases: Send + Sync + 'static {
-    /// What is stored about a key. `None` if nobody has it, and it does not stay taken after a release.
-    fn inspect(
-        &self,
-        key: &str,
-    ) -> impl Future<Output = Result<Option<StoredLease>, StoreError>> + Send {
-        let _ = key;
-        untold("keys that can be inspected")
-    }
-
-    /// A part of the keys that are taken. A key that is taken for the whole scan is in one of the parts.
-    fn scan(
-        &self,
-        scan: LeaseScan<'_>,
-    ) -> impl Future<Output = Result<LeasePage, StoreError>> + Send {
-        let _ = scan;
-        untold("keys that can be scanned")
-    }
-
-    /// What connected clients tell about themselves, of those with these ids.
-    fn clients(
-        &self,
-        ids: &[String],
-    ) -> impl Future<Output = Result<Vec<ClientInfo>, StoreError>> + Send {
-        let _ = ids;
-        ready(Ok(Vec::new()))
-    }
-
-    /// Frees a key, if the owner with this token has it.
-    fn free(
-        &self,
-        key: &str,
-        token: &str,
-    ) -> impl Future<Output = Result<Released, StoreError>> + Send {
-        let _ = (key, token);
-        untold("keys that operators can free")
-    }
-}
-
-fn untold<T>(what: &str) -> Ready<Result<T, StoreError>> {
-    ready(Err(StoreError::lacking("this store", "store", what)))
-}
-
 /// The leases of a store, as operators see them.
-pub struct LeaseInspector<L> {
+pub(super) struct LeaseInspector<L> {
     leases: Arc<L>,
     runner: Arc<RequestRunner>,
     /// What the client tells about itself, and its id.
@@ -71,9 +27,9 @@ pub struct LeaseInspector<L> {
     tag: ClientTag,
 }
 
-impl<L: StoredLeases> LeaseInspector<L> {
+impl<L: AsyncClient> LeaseInspector<L> {
     /// `told` is what the client with this tag tells about itself.
-    pub fn new(
+    pub(super) fn new(
         leases: Arc<L>,
         runner: Arc<RequestRunner>,
         (told, tag): (Option<ClientInfo>, ClientTag),
@@ -90,7 +46,7 @@ impl<L: StoredLeases> LeaseInspector<L> {
     }
 
     /// Who has a key.
-    pub fn holder(&self, key: &str) -> StoreAnswer<'static, Option<KeyHolder>> {
+    pub(super) fn holder(&self, key: &str) -> StoreAnswer<'static, Option<KeyHolder>> {
         let (leases, key) = (Arc::clone(&self.leases), key.to_owned());
         let (own, own_tag, timeout) = (self.own.clone(), self.tag, self.runner.response_timeout());
         self.request(async move {
@@ -111,7 +67,7 @@ impl<L: StoredLeases> LeaseInspector<L> {
 }
 
 /// What is known about the client with this tag. An unavailable store is not an error: the id is known.
-async fn named<L: StoredLeases>(leases: &L, tag: ClientTag, limit: Duration) -> ClientInfo {
+async fn named<L: AsyncClient>(leases: &L, tag: ClientTag, limit: Duration) -> ClientInfo {
     let id = tag.to_text();
     let known = leases.clients(std::slice::from_ref(&id));
     let known = within(limit, known).await.unwrap_or_default();
@@ -135,7 +91,7 @@ fn state(lease: StoredLease) -> LockState {
     LockState::new(key, layout, vec![holder])
 }
 
-impl<L: StoredLeases> KeyInspector for LeaseInspector<L> {
+impl<L: AsyncClient> KeyInspector for LeaseInspector<L> {
     fn read_lock<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<LockState>> {
         let (leases, key) = (Arc::clone(&self.leases), key.to_owned());
         self.request(async move { Ok(leases.inspect(&key).await?.map(state)) })
@@ -174,10 +130,10 @@ impl<L: StoredLeases> KeyInspector for LeaseInspector<L> {
             let problem = problem.to_owned();
             return MaybeReady::ready(Err(StoreError::Config { option: "token", problem }));
         }
-        let (leases, key) = (Arc::clone(&self.leases), key.to_owned());
-        let token = token.to_owned();
+        let owned = Owned { key: key.to_owned(), owner: token.to_owned() };
+        let leases = Arc::clone(&self.leases);
         self.request(async move {
-            Ok(match leases.free(&key, &token).await? {
+            Ok(match leases.release(&owned, Duration::ZERO).await? {
                 Released::Freed { .. } => Deletion::Deleted,
                 Released::Taken => Deletion::Changed,
                 Released::Gone => Deletion::Gone,

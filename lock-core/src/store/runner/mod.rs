@@ -6,6 +6,7 @@
 
 mod backend;
 mod caller_runtime;
+mod client;
 mod in_flight;
 mod leases;
 mod pattern;
@@ -16,9 +17,8 @@ mod thread;
 mod wake_ups;
 mod watches;
 
-pub use self::backend::{AsyncBackend, AsyncClient, AsyncRequests};
-pub use self::leases::{LeaseInspector, StoredLeases};
-pub use self::requests::{RequestRunner, RunsOn, SHORTEST_TERM};
+pub use self::backend::{AsyncBackend, AsyncRequests};
+pub use self::client::{AsyncClient, Owned};
+pub use self::requests::RunsOn;
 pub use self::stored::{LeasePage, LeaseScan, StoredLease};
 pub use self::wake_ups::WakeUps;
-pub use self::watches::WatchedKeys;

@@ -7,27 +7,26 @@ use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use super::caller_runtime::CallerRuntime;
+use super::client::AsyncClient;
 use super::in_flight::AcquiresInFlight;
 use super::thread::{StoreThread, run, within};
-use super::watches::{self, WatchedKeys};
+use super::watches;
 use crate::clock::BootInstant;
 use crate::error::LockError;
 use crate::maybe_ready::MaybeReady;
 use crate::store::contract::{
-    Acquired, Claim, Lane, Released, Renewed, SendTrace, StoreAnswer, StoreError,
+    Acquired, Lane, Released, Renewed, SendTrace, StoreAnswer, StoreError,
 };
 use crate::store::owner::OwnerId;
 use crate::store::subscriptions::Subscriptions;
 use crate::timeout::RequestTimeout;
 
-/// The number of the only connection, as far as the engine knows: a release comes after the acquires of its owner.
+/// The number of all connections, as far as the engine knows. It repeats the release of an acquire that was given up, because
+/// no connection is known to carry both.
 const CONNECTION: u64 = 1;
 
 /// How often a release after the end of a late acquire is repeated at most while the store does not answer.
 const REPEATED: usize = 10;
-
-/// The shortest term that a store is asked for. A renewal with a shorter one is a verification.
-pub const SHORTEST_TERM: Duration = Duration::from_millis(10);
 
 /// The longest time to connect to a store.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,7 +42,7 @@ pub enum RunsOn {
 }
 
 /// Runs the requests of a client. The thread ends when it is dropped.
-pub struct RequestRunner {
+pub(super) struct RequestRunner {
     thread: StoreThread,
     callers: Option<CallerRuntime>,
     response_timeout: Duration,
@@ -52,7 +51,10 @@ pub struct RequestRunner {
 
 impl RequestRunner {
     /// Starts the thread. Requests are limited to `response_timeout`.
-    pub fn start(response_timeout: Duration, runs_on: RunsOn) -> Result<Arc<Self>, LockError> {
+    pub(super) fn start(
+        response_timeout: Duration,
+        runs_on: RunsOn,
+    ) -> Result<Arc<Self>, LockError> {
         let thread = StoreThread::start().map_err(|error| {
             let cause = format!("no thread for the store: {error}");
             LockError::unavailable(None, Duration::ZERO, cause)
@@ -62,7 +64,7 @@ impl RequestRunner {
     }
 
     /// How long a request may take.
-    pub fn response_timeout(&self) -> Duration {
+    pub(super) fn response_timeout(&self) -> Duration {
         self.response_timeout
     }
 
@@ -75,7 +77,7 @@ impl RequestRunner {
 
     /// Runs a request that connects, on the thread, for 5 s at most. Then the keys are watched for which calls wait, until the
     /// client ends.
-    pub fn connect<'a, W: WatchedKeys>(
+    pub(super) fn connect<'a, W: AsyncClient>(
         &'a self,
         request: impl Future<Output = Result<(), StoreError>> + Send + 'static,
         keys: &'a Arc<W>,
@@ -91,7 +93,7 @@ impl RequestRunner {
     }
 
     /// Runs a request of a lane.
-    pub fn request<T: Send + 'static>(
+    pub(super) fn request<T: Send + 'static>(
         &self,
         lane: Lane,
         request: impl Future<Output = Result<T, StoreError>> + Send + 'static,
@@ -101,7 +103,7 @@ impl RequestRunner {
     }
 
     /// Runs a batch of renewals, on the thread. Answers that are missing are unknown.
-    pub fn renew(
+    pub(super) fn renew(
         &self,
         count: usize,
         request: impl Future<Output = Vec<Result<Renewed, StoreError>>> + Send + 'static,
@@ -119,9 +121,9 @@ impl RequestRunner {
     /// Runs an attempt to acquire a key. It goes on for a response timeout after its caller has given up. If the owner was
     /// released meanwhile, and that release could not wait, `release` is sent again, for a key that stays taken for the
     /// given time.
-    pub fn acquire<R, F>(
-        &self,
-        claim: &Claim<'_>,
+    pub(super) fn acquire<R, F>(
+        self: &Arc<Self>,
+        owner: OwnerId,
         (timeout, trace): (RequestTimeout, &SendTrace),
         request: impl Future<Output = Result<Acquired, StoreError>> + Send + 'static,
         release: R,
@@ -132,8 +134,8 @@ impl RequestRunner {
     {
         let limit = timeout.answer.min(timeout.total);
         let lasts = limit + self.response_timeout;
-        let in_flight = self.in_flight.begin(claim.owner);
-        let (background, pause) = (self.thread.runtime().clone(), self.response_timeout);
+        let in_flight = self.in_flight.begin(owner);
+        let (runner, pause) = (Arc::downgrade(self), self.response_timeout);
         trace.sent(CONNECTION);
         let acquired = run(&self.runtime(Lane::Caller), async move {
             if in_flight.released().is_some() {
@@ -144,8 +146,12 @@ impl RequestRunner {
             drop(in_flight);
             if let Some(keep) = released
                 && let Some(is_answered) = may_have_left_a_lock(&acquired)
+                && let Some(runner) = runner.upgrade()
             {
-                background.spawn(async move {
+                let runtime = runner.thread.runtime().clone();
+                runtime.spawn(async move {
+                    // The thread does not end before.
+                    let _runner = runner;
                     for attempt in 0..REPEATED {
                         if attempt > 0 || !is_answered {
                             sleep(pause).await;
@@ -163,14 +169,14 @@ impl RequestRunner {
 
     /// Runs a release after the acquires of its owner. `request` may be sent twice. A future that is dropped before it is
     /// polled sends nothing.
-    pub fn release<R, F>(
+    pub(super) fn release<R, F>(
         self: &Arc<Self>,
         (owner, keep): (OwnerId, Duration),
         lane: Lane,
         request: R,
-    ) -> impl Future<Output = Result<Released, StoreError>> + Send + 'static
+    ) -> StoreAnswer<'static, Released>
     where
-        R: Fn() -> F + Send + Sync + 'static,
+        R: Fn(Duration) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Released, StoreError>> + Send,
     {
         // An acquire on the thread of the store ends after two response timeouts, or a little later. One on the runtime of its
@@ -179,19 +185,19 @@ impl RequestRunner {
         let ended = self.in_flight.ended(owner, brief);
         let limit = self.response_timeout * if brief.is_some() { 2 } else { 4 };
         let runner = Arc::clone(self);
-        async move {
+        MaybeReady::pending(async move {
             let (runtime, in_flight) = (runner.runtime(lane), Arc::clone(&runner.in_flight));
             let released = async move {
                 let has_waited = ended.await;
-                let first = request().await;
+                let first = request(keep).await;
                 if has_waited || in_flight.tell_released(owner, keep) {
                     return first;
                 }
                 // An acquire has ended in the meantime, and may have taken the key after this release.
-                outcome_of_both(first, request().await)
+                outcome_of_both(first, request(keep).await)
             };
             run(&runtime, within(limit, released)).await
-        }
+        })
     }
 }
 

@@ -1,14 +1,13 @@
 //! Watches the keys for which calls wait, and wakes those calls regularly.
 
-use std::future::ready;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use super::client::AsyncClient;
 use crate::backoff::between;
 use crate::join::join_all;
-use crate::store::store_error::StoreError;
 use crate::store::subscriptions::Subscriptions;
 
 /// How long a key is watched after the last call that has waited for it.
@@ -23,48 +22,24 @@ const AGAIN: Duration = Duration::from_millis(250);
 const SHORTEST_POLL: Duration = Duration::from_millis(10);
 const LONGEST_POLL: Duration = Duration::from_secs(60);
 
-/// Keys for which calls of the client wait. By default, the store announces nothing.
-pub trait WatchedKeys: Send + Sync + 'static {
-    /// Called when a call begins to wait for a key: after this method has returned, every release of the key is followed by a
-    /// [wake-up](super::WakeUps). It is called again after an error, and after
-    /// [`WakeUps::interrupted`](super::WakeUps::interrupted).
-    fn watch(&self, key: &str) -> impl Future<Output = Result<(), StoreError>> + Send {
-        let _ = key;
-        ready(Ok(()))
-    }
-
-    /// Called when no call has waited for a key for a while.
-    fn unwatch(&self, key: &str) -> impl Future<Output = ()> + Send {
-        let _ = key;
-        ready(())
-    }
-
-    /// How often a waiting call makes an attempt although nothing has woken it. A key that its owner does not release is free
-    /// when its lease ends, which no store has to announce. 100 ms by default, which suits stores without wake-ups. From 10 ms
-    /// to 1 minute; other values are raised or lowered.
-    fn poll_interval(&self) -> Duration {
-        Duration::from_millis(100)
-    }
-}
-
 /// Starts the tasks, which end with the client.
-pub(super) fn start<W: WatchedKeys>(
+pub(super) fn start<W: AsyncClient>(
     runtime: &Handle,
     keys: &Arc<W>,
     subscriptions: &Arc<Subscriptions>,
     response_timeout: Duration,
 ) {
-    let interval = Arc::clone(keys);
-    let interval = move || interval.poll_interval().clamp(SHORTEST_POLL, LONGEST_POLL);
-    runtime.spawn(poll(Arc::downgrade(subscriptions), interval));
-    let (keys, subscriptions) = (Arc::clone(keys), Arc::clone(subscriptions));
+    // A client may have what ends the runtime.
+    let keys = Arc::downgrade(keys);
+    runtime.spawn(poll(Arc::downgrade(subscriptions), Weak::clone(&keys)));
+    let subscriptions = Arc::clone(subscriptions);
     runtime.spawn(Watches { keys, subscriptions, response_timeout }.run());
 }
 
 /// Wakes all waiting calls in each interval.
-async fn poll(subscriptions: Weak<Subscriptions>, interval: impl Fn() -> Duration) {
-    loop {
-        let interval = interval();
+async fn poll<W: AsyncClient>(subscriptions: Weak<Subscriptions>, keys: Weak<W>) {
+    while let Some(interval) = keys.upgrade().map(|keys| keys.poll_interval()) {
+        let interval = interval.clamp(SHORTEST_POLL, LONGEST_POLL);
         tokio::time::sleep(between(interval * 3 / 4, interval)).await;
         let Some(subscriptions) = subscriptions.upgrade() else { return };
         subscriptions.wake_all();
@@ -72,12 +47,12 @@ async fn poll(subscriptions: Weak<Subscriptions>, interval: impl Fn() -> Duratio
 }
 
 struct Watches<W> {
-    keys: Arc<W>,
+    keys: Weak<W>,
     subscriptions: Arc<Subscriptions>,
     response_timeout: Duration,
 }
 
-impl<W: WatchedKeys> Watches<W> {
+impl<W: AsyncClient> Watches<W> {
     async fn run(self) {
         let watches = Arc::new(self);
         loop {
@@ -125,15 +100,15 @@ impl<W: WatchedKeys> Watches<W> {
 
     /// Calls the store in a task of its own, because it may panic.
     async fn watch(self: &Arc<Self>, name: &Arc<str>) -> bool {
-        let (of_store, name) = (Arc::clone(self), Arc::clone(name));
-        let watched = async move { of_store.keys.watch(&name).await };
+        let (Some(keys), name) = (self.keys.upgrade(), Arc::clone(name)) else { return false };
+        let watched = async move { keys.watch(&name).await };
         let within = tokio::time::timeout(self.response_timeout, watched);
         matches!(tokio::spawn(within).await, Ok(Ok(Ok(()))))
     }
 
     async fn unwatch(self: &Arc<Self>, name: &Arc<str>) {
-        let (watches, name) = (Arc::clone(self), Arc::clone(name));
-        let unwatched = async move { watches.keys.unwatch(&name).await };
+        let (Some(keys), name) = (self.keys.upgrade(), Arc::clone(name)) else { return };
+        let unwatched = async move { keys.unwatch(&name).await };
         let within = tokio::time::timeout(self.response_timeout, unwatched);
         let _ = tokio::spawn(within).await;
     }

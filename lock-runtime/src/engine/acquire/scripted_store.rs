@@ -11,8 +11,8 @@ use crate::engine::fairness::limit::HandoffLimit;
 use crate::engine::testing::{self, LEASE, Request};
 use crate::maybe_ready::MaybeReady;
 use crate::store::contract::{
-    Acquired, Claim, Fenced, Grant, Lane, Layout, Left, LockStore, Mode, Release, Released,
-    ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreError,
+    Acquired, Capabilities, Claim, Fenced, Grant, Lane, Layout, Left, LockStore, Mode, Release,
+    Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreError,
 };
 use crate::store::faulty::OneStore;
 use crate::store::owner::OwnerId;
@@ -126,6 +126,10 @@ impl LockStore for ScriptedStore {
 
     fn last_check(&self, _: Resource<'_>) -> Option<(Left, BootInstant)> {
         *lock(&self.last_check)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::ALL
     }
 
     fn layout(&self) -> &'static str {

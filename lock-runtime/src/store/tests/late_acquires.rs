@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::client::LockClient;
 use crate::error::LockError;
 use crate::maybe_ready::MaybeReady;
-use crate::store::runner::{RequestRunner, RunsOn};
+use crate::store::runner::{AsyncBackend, AsyncClient, AsyncRequests, Owned, RunsOn, WakeUps};
 use crate::store::{
     Acquired, Backend, Claim, Grant, Lane, Layout, LockStore, OpenStore, OwnerId, Release,
     Released, Renewal, Renewed, RequestTimeout, Resource, SendTrace, Settings, StoreAnswer,
@@ -31,11 +31,19 @@ struct SlowKey {
     releases: AtomicUsize,
 }
 
-impl SlowKey {
-    fn release(&self) -> Released {
+impl AsyncClient for SlowKey {
+    async fn connect(self: &Arc<Self>, _: WakeUps) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn release(&self, _: &Owned, _: Duration) -> Result<Released, StoreError> {
         self.releases.fetch_add(1, Ordering::SeqCst);
         let was_taken = self.is_taken.swap(false, Ordering::SeqCst);
-        if was_taken { Released::Freed { woken: 0 } } else { Released::Gone }
+        Ok(if was_taken { Released::Freed { woken: 0 } } else { Released::Gone })
     }
 }
 
@@ -45,24 +53,15 @@ impl OpenStore for SlowStore {
     }
 
     fn open(&self, settings: &Settings) -> Result<Arc<dyn Backend>, LockError> {
-        let runner = RequestRunner::start(settings.response_timeout, RunsOn::Callers)?;
-        let (key, subscriptions) = (Arc::clone(&self.0), Subscriptions::local());
-        Ok(Arc::new(SlowClient(Arc::new(SlowLocks { key, runner, subscriptions }))))
-    }
-}
-
-struct SlowClient(Arc<SlowLocks>);
-
-impl Backend for SlowClient {
-    fn handle(&self, _: Layout) -> Arc<dyn LockStore> {
-        Arc::clone(&self.0) as Arc<dyn LockStore>
+        let requests = AsyncRequests::new(settings, RunsOn::Callers)?;
+        let locks = SlowLocks { key: Arc::clone(&self.0), requests: Arc::clone(&requests) };
+        Ok(AsyncBackend::new(Arc::clone(&self.0), requests, Arc::new(locks)))
     }
 }
 
 struct SlowLocks {
     key: Arc<SlowKey>,
-    runner: Arc<RequestRunner>,
-    subscriptions: Arc<Subscriptions>,
+    requests: Arc<AsyncRequests>,
 }
 
 impl LockStore for SlowLocks {
@@ -72,16 +71,13 @@ impl LockStore for SlowLocks {
         timeout: RequestTimeout,
         trace: &'a SendTrace,
     ) -> StoreAnswer<'a, Acquired> {
-        let (key, late, term) = (Arc::clone(&self.key), Arc::clone(&self.key), claim.term);
+        let (key, term) = (Arc::clone(&self.key), claim.term);
         let acquire = async move {
             key.go.notified().await;
             key.is_taken.store(true, Ordering::SeqCst);
             Ok(Acquired::Granted(Grant::of(term)))
         };
-        self.runner.acquire(&claim, (timeout, trace), acquire, move |_| {
-            let late = Arc::clone(&late);
-            async move { Ok(late.release()) }
-        })
+        self.requests.acquire(&self.key, &claim, (timeout, trace), acquire)
     }
 
     fn renew<'a>(
@@ -93,15 +89,11 @@ impl LockStore for SlowLocks {
     }
 
     fn release<'a>(&'a self, release: Release<'a>, lane: Lane) -> StoreAnswer<'a, Released> {
-        let key = Arc::clone(&self.key);
-        MaybeReady::pending(self.runner.release((release.owner, release.keep), lane, move || {
-            let key = Arc::clone(&key);
-            async move { Ok(key.release()) }
-        }))
+        self.requests.release(&self.key, release, lane)
     }
 
     fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {
-        self.subscriptions.listen(resource.key, resource.key, Layout::TOKEN, owner)
+        self.requests.subscribe(resource.key, owner)
     }
 
     fn layout(&self) -> &'static str {

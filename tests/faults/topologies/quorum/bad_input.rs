@@ -97,7 +97,7 @@ async fn locks_that_a_quorum_does_not_have_are_errors_that_say_so() {
     let redisson = client.lock("k").wire_format(WireFormat::Redisson).acquire().await;
     assert_refused(redisson, "wire_format", "a quorum has no locks in other formats");
     let periodic = client.periodic("k", Duration::from_secs(60)).run(async {}).await;
-    assert_refused(periodic, "every", "a quorum has no runs");
+    assert_refused(periodic, "every", "a quorum has no records of runs");
     let builder = LockClient::builder().url(quorum.url()).wire_format(WireFormat::Timestamp);
     assert_refused(builder.connect().await, "wire_format", "in the format `Token`");
     let clients = LockAdmin::new(&client).clients().await;
