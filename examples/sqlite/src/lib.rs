@@ -177,7 +177,7 @@ impl AsyncClient for SqliteClient {
 
     async fn release(&self, owned: &Owned, _: Duration) -> Result<Released, StoreError> {
         self.transact(|table| match holder(table, &owned.key)? {
-            Some((owner, _)) if owner == owned.owner => {
+            Some((by, _)) if by == owned.owner => {
                 table.execute("DELETE FROM locks WHERE key = ?", [&owned.key])?;
                 // Others may wait.
                 Ok(Released::Freed { woken: 1 })

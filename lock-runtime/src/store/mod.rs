@@ -182,9 +182,16 @@ pub(crate) use lock_core::store::{home, per_runtime};
 #[cfg(feature = "store")]
 pub use lock_core::maybe_ready::MaybeReady as Answer;
 #[cfg(feature = "store")]
+pub use lock_core::questions::{
+    Answerer, answer::AnswerPages, question::Question, question::QuestionKind,
+    question::RevocationRequest,
+};
+#[cfg(feature = "store")]
 pub use lock_core::replicas::RequiredReplicas;
 #[cfg(feature = "store")]
 pub use lock_core::store::announcements::{Announced, Announcement};
+#[cfg(feature = "store")]
+pub use lock_core::store::asker::SentQuestion;
 #[cfg(feature = "store")]
 pub use lock_core::store::contract::{
     Acquired, Asker, Backend, BackgroundRuntimes, Capabilities, Claim, Fenced, Grant, KeyInspector,

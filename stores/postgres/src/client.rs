@@ -1,9 +1,9 @@
 //! The requests of a client.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_postgres::Row;
 
@@ -30,9 +30,7 @@ pub(super) struct PostgresClient {
     /// Renewals, and what is not about one lock.
     renewals: Arc<ConnectionPool>,
     /// Whether notifications arrive.
-    is_live: Arc<watch::Sender<bool>>,
-    /// The listener ends when there is none.
-    receiver: watch::Receiver<bool>,
+    is_live: Arc<AtomicBool>,
 }
 
 fn request(owned: &Owned, term: Duration) -> KeyRequest {
@@ -41,15 +39,13 @@ fn request(owned: &Owned, term: Duration) -> KeyRequest {
 
 impl PostgresClient {
     pub(super) fn new(connector: DatabaseConnector) -> Self {
-        let (is_live, receiver) = watch::channel(false);
         let renewals = Arc::new(ConnectionPool::new(connector.clone(), 1));
-        let (requests, is_live) = (PerRuntime::default(), Arc::new(is_live));
-        Self { connector, requests, renewals, is_live, receiver }
+        Self { connector, requests: PerRuntime::default(), renewals, is_live: Arc::default() }
     }
 
     /// Whether notifications arrive.
-    pub(super) fn hears(&self) -> watch::Receiver<bool> {
-        self.receiver.clone()
+    pub(super) fn is_live(&self) -> &Arc<AtomicBool> {
+        &self.is_live
     }
 
     /// The requests of the current runtime.
@@ -195,14 +191,14 @@ impl AsyncClient for PostgresClient {
     }
 
     async fn watch(&self, _: &str) -> Result<(), StoreError> {
-        if *self.receiver.borrow() {
+        if self.is_live.load(Relaxed) {
             return Ok(());
         }
         Err(StoreError::Refused("notifications do not arrive now".to_owned()))
     }
 
     fn poll_interval(&self) -> Duration {
-        if *self.receiver.borrow() { Duration::from_secs(1) } else { Duration::from_millis(250) }
+        if self.is_live.load(Relaxed) { Duration::from_secs(1) } else { Duration::from_millis(250) }
     }
 
     async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, StoreError> {

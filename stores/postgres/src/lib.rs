@@ -29,9 +29,8 @@ mod tls;
 mod transactions;
 mod url;
 
-use std::sync::Arc;
-
-use tokio::sync::watch;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 
 use self::client::PostgresClient;
 use self::connector::DatabaseConnector;
@@ -107,7 +106,7 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 pub struct PostgresStore {
     connector: DatabaseConnector,
     /// Whether notifications arrive at the last client.
-    last: Mutex<Option<watch::Receiver<bool>>>,
+    last: Mutex<Weak<AtomicBool>>,
 }
 
 impl PostgresStore {
@@ -152,11 +151,10 @@ impl PostgresStore {
     }
 
     /// Whether notifications reach the client that was made last. If not, as behind a pooler, its waiting calls make an attempt
-    /// four times a second.
+    /// four times a second. False when that client has ended.
     #[must_use]
     pub fn hears_notifications(&self) -> bool {
-        let last = lock(&self.last).clone();
-        last.is_some_and(|last| *last.borrow())
+        lock(&self.last).upgrade().is_some_and(|last| last.load(Relaxed))
     }
 
     /// Creates the table, or does what a new version of this library needs. It can be run again, also while locks are held:
@@ -208,7 +206,7 @@ impl OpenStore for PostgresStore {
         let requests = AsyncRequests::new(settings, RunsOn::Callers)?;
         let connector = self.connector.of_client(requests.told.as_ref());
         let client = Arc::new(PostgresClient::new(connector));
-        *lock(&self.last) = Some(client.hears());
+        *lock(&self.last) = Arc::downgrade(client.is_live());
         let locks = PostgresLocks { client: Arc::clone(&client), requests: Arc::clone(&requests) };
         Ok(AsyncBackend::new(client, requests, Arc::new(locks)))
     }

@@ -6,9 +6,9 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage};
@@ -43,13 +43,11 @@ pub(super) struct ReleaseListener {
     pub(super) pool: Arc<ConnectionPool>,
     pub(super) wake_ups: WakeUps,
     /// Whether notifications arrive.
-    pub(super) is_live: Arc<watch::Sender<bool>>,
+    pub(super) is_live: Arc<AtomicBool>,
 }
 
 /// Why a connection is over.
 enum ListenerEnd {
-    /// The store was dropped.
-    Dropped,
     /// It was lost.
     Lost,
     /// Notifications do not arrive over it.
@@ -57,18 +55,17 @@ enum ListenerEnd {
 }
 
 impl ReleaseListener {
-    /// Receives notifications until the receiver of its state is dropped.
+    /// Receives notifications until the runtime of the client ends.
     pub(super) async fn run(self) {
         let mut without = None;
         loop {
             let end = self.receive().await.unwrap_or(ListenerEnd::Lost);
-            if self.is_live.send_replace(false) {
+            if self.is_live.swap(false, Relaxed) {
                 // Notifications did arrive.
                 without = None;
             }
             self.wake_ups.interrupted();
             let pause = match end {
-                ListenerEnd::Dropped => return,
                 // An error is not reported: without notifications, calls poll.
                 ListenerEnd::Lost => between(AGAIN / 2, AGAIN),
                 ListenerEnd::Deaf => {
@@ -83,10 +80,7 @@ impl ReleaseListener {
                     *without.insert(pause_without(without))
                 }
             };
-            tokio::select! {
-                () = self.is_live.closed() => return,
-                () = sleep(pause) => {}
-            }
+            sleep(pause).await;
         }
     }
 
@@ -105,7 +99,7 @@ impl ReleaseListener {
             if matches!(probed, Ok(Ok(_))) {
                 sleep(PROBE_TIMEOUT).await;
             }
-            let is_heard = *self.is_live.borrow();
+            let is_heard = self.is_live.load(Relaxed);
             if !is_heard {
                 let ended = timeout(PROBE_TIMEOUT, unlisten(&client, session)).await;
                 ended.map_err(silent)?.map_err(lost)?;
@@ -117,7 +111,6 @@ impl ReleaseListener {
         let mut is_listening = true;
         loop {
             tokio::select! {
-                () = self.is_live.closed() => return Ok(ListenerEnd::Dropped),
                 () = self.connector.primary.leaves(epoch) => return Ok(ListenerEnd::Lost),
                 // To its end, also when the notification has come, so that the answer of the pool is read.
                 ended = &mut listening, if is_listening => {
@@ -137,7 +130,7 @@ impl ReleaseListener {
     fn told(&self, message: AsyncMessage, probe: &str) {
         let AsyncMessage::Notification(notification) = message else { return };
         if notification.payload() == probe {
-            self.is_live.send_replace(true);
+            self.is_live.store(true, Relaxed);
             // Those who wait have watched their keys in vain until now.
             self.wake_ups.interrupted();
         } else if let Some(key) = decode(notification.payload()) {

@@ -34,7 +34,7 @@ async fn the_process_of_a_holder_is_known_in_its_namespace() {
     assert!(found.id.is_some_and(|id| etcd.presences()[0].contains(&id)));
     match two.lock("order:1").acquire().await.map(drop) {
         Err(error @ LockError::Busy { .. }) => {
-            assert!(error.to_string().contains(&shown), "{error}")
+            assert!(error.to_string().contains(&shown), "{error}");
         }
         other => panic!("{other:?}"),
     }

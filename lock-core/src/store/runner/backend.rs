@@ -42,7 +42,7 @@ impl AsyncRequests {
         let told = settings.told.clone().map(|told| told.with_id(tag.to_text()));
         let runner = RequestRunner::start(settings.response_timeout, runs_on)?;
         let subscriptions = Subscriptions::remote(Arc::default());
-        Ok(Arc::new(Self { runner, told, subscriptions, tag }))
+        Ok(Arc::new(Self { told, runner, subscriptions, tag }))
     }
 
     /// A resource and its owner.

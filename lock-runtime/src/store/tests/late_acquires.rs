@@ -14,7 +14,7 @@ use crate::store::runner::{AsyncBackend, AsyncClient, AsyncRequests, Owned, Runs
 use crate::store::{
     Acquired, Backend, Claim, Grant, Lane, Layout, LockStore, OpenStore, OwnerId, Release,
     Released, Renewal, Renewed, RequestTimeout, Resource, SendTrace, Settings, StoreAnswer,
-    StoreError, Subscription, Subscriptions,
+    StoreError, Subscription,
 };
 
 /// Its response timeout is 2 s.
