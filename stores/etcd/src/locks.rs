@@ -15,7 +15,7 @@ use lock_core::maybe_ready::MaybeReady;
 use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::{
     Acquired, Backend, Capabilities, Claim, Fenced, Lane, Layout, LockStore, Release, Released,
-    Renewal, Renewed, Resource, SendTrace, StoreAnswer, StoreError,
+    ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreAnswer, StoreError,
 };
 use lock_core::store::owner::OwnerId;
 use lock_core::store::runner::{
@@ -72,6 +72,14 @@ impl LockStore for EtcdLocks {
 
     fn release<'a>(&'a self, release: Release<'a>, lane: Lane) -> StoreAnswer<'a, Released> {
         self.requests.release(&self.client, release, lane)
+    }
+
+    fn release_all<'a>(
+        &'a self,
+        batch: &'a [Release<'a>],
+        lane: Lane,
+    ) -> MaybeReady<'a, ReleasedBatch> {
+        self.requests.release_all(&self.client, batch, lane)
     }
 
     fn fence<'a>(

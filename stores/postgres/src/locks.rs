@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::client::PostgresClient;
 use lock_core::maybe_ready::MaybeReady;
 use lock_core::store::contract::{
-    Acquired, Capabilities, Claim, Fenced, Lane, Layout, LockStore, Release, Released, Renewal,
-    Renewed, Resource, SendTrace, StoreAnswer, StoreError,
+    Acquired, Capabilities, Claim, Fenced, Lane, Layout, LockStore, Release, Released,
+    ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreAnswer, StoreError,
 };
 use lock_core::store::owner::OwnerId;
 use lock_core::store::runner::AsyncRequests;
@@ -46,6 +46,14 @@ impl LockStore for PostgresLocks {
 
     fn release<'a>(&'a self, release: Release<'a>, lane: Lane) -> StoreAnswer<'a, Released> {
         self.requests.release(&self.client, release, lane)
+    }
+
+    fn release_all<'a>(
+        &'a self,
+        batch: &'a [Release<'a>],
+        lane: Lane,
+    ) -> MaybeReady<'a, ReleasedBatch> {
+        self.requests.release_all(&self.client, batch, lane)
     }
 
     fn fence<'a>(

@@ -21,10 +21,10 @@ fn statements() -> (&'static str, &'static str) {
 
 #[tokio::test]
 async fn the_documented_statements_show_locks_and_free_one() {
-    let (look, free) = statements();
+    let (listing, free) = statements();
     let database = Database::new().await;
     let session = database.session(&database.name).await;
-    let rows = async || session.query(look, &[]).await.expect("valid SQL");
+    let rows = async || session.query(listing, &[]).await.expect("valid SQL");
     let shown = async || -> Vec<(String, bool)> {
         rows().await.iter().map(|row| (row.get("key"), row.get("held"))).collect()
     };

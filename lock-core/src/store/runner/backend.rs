@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use super::client::{AsyncClient, Owned};
 use super::leases::LeaseInspector;
-use super::requests::{RequestRunner, RunsOn};
+use super::requests::{CONNECTION, RequestRunner, RunsOn};
 use super::wake_ups::WakeUps;
 use crate::client_info::ClientInfo;
 use crate::error::LockError;
+use crate::join::join_all;
 use crate::maybe_ready::MaybeReady;
 use crate::store::contract::{
     Acquired, Backend, BackgroundRuntimes, Claim, KeyInspector, Lane, Layout, LockStore, Release,
-    Released, Renewal, Renewed, Resource, SendTrace, StoreAnswer, StoreError,
+    Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreAnswer, StoreError,
 };
 use crate::store::hold_reports::HoldReports;
 use crate::store::key_holder::KeyHolder;
@@ -107,6 +108,24 @@ impl AsyncRequests {
         lane: Lane,
     ) -> StoreAnswer<'static, Released> {
         self.runner.release((owner, keep), lane, self.releasing(client, resource, owner))
+    }
+
+    /// Runs several releases. None of them has to be repeated because of an acquire that ends later: see
+    /// [`acquire`](Self::acquire).
+    pub fn release_all<'a, C: AsyncClient>(
+        &self,
+        client: &Arc<C>,
+        batch: &[Release<'_>],
+        lane: Lane,
+    ) -> MaybeReady<'a, ReleasedBatch> {
+        let releases: Vec<_> =
+            batch.iter().map(|release| self.release(client, *release, lane)).collect();
+        MaybeReady::pending(async move {
+            ReleasedBatch {
+                connection: Some(CONNECTION),
+                answers: join_all(releases.into_iter()).await,
+            }
+        })
     }
 
     /// Releases an owner, as often as it is called.

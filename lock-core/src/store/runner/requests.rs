@@ -1,5 +1,6 @@
 //! Requests in tasks of their own.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,9 +22,8 @@ use crate::store::owner::OwnerId;
 use crate::store::subscriptions::Subscriptions;
 use crate::timeout::RequestTimeout;
 
-/// The number of all connections, as far as the engine knows. It repeats the release of an acquire that was given up, because
-/// no connection is known to carry both.
-const CONNECTION: u64 = 1;
+/// The number of the only connection, as far as the engine knows: a release comes after the acquires of its owner.
+pub(super) const CONNECTION: NonZeroU64 = NonZeroU64::MIN;
 
 /// How often a release after the end of a late acquire is repeated at most while the store does not answer.
 const REPEATED: usize = 10;
@@ -136,7 +136,7 @@ impl RequestRunner {
         let lasts = limit + self.response_timeout;
         let in_flight = self.in_flight.begin(owner);
         let (runner, pause) = (Arc::downgrade(self), self.response_timeout);
-        trace.sent(CONNECTION);
+        trace.sent(CONNECTION.get());
         let acquired = run(&self.runtime(Lane::Caller), async move {
             if in_flight.released().is_some() {
                 return Err(StoreError::Refused("the call has been given up".to_owned()));

@@ -13,8 +13,8 @@ use crate::maybe_ready::MaybeReady;
 use crate::store::runner::{AsyncBackend, AsyncClient, AsyncRequests, Owned, RunsOn, WakeUps};
 use crate::store::{
     Acquired, Backend, Claim, Grant, Lane, Layout, LockStore, OpenStore, OwnerId, Release,
-    Released, Renewal, Renewed, RequestTimeout, Resource, SendTrace, Settings, StoreAnswer,
-    StoreError, Subscription,
+    Released, ReleasedBatch, Renewal, Renewed, RequestTimeout, Resource, SendTrace, Settings,
+    StoreAnswer, StoreError, Subscription,
 };
 
 /// Its response timeout is 2 s.
@@ -90,6 +90,14 @@ impl LockStore for SlowLocks {
 
     fn release<'a>(&'a self, release: Release<'a>, lane: Lane) -> StoreAnswer<'a, Released> {
         self.requests.release(&self.key, release, lane)
+    }
+
+    fn release_all<'a>(
+        &'a self,
+        batch: &'a [Release<'a>],
+        lane: Lane,
+    ) -> MaybeReady<'a, ReleasedBatch> {
+        self.requests.release_all(&self.key, batch, lane)
     }
 
     fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {
