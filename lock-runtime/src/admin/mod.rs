@@ -152,8 +152,8 @@ impl LockAdmin {
         self.opened(&mut session)?.namespaces().await
     }
 
-    /// Whether clients can be asked. Those of a quorum, of etcd, of PostgreSQL and of custom stores cannot: the methods that
-    /// ask them return [`LockError::Config`], and those that read the store work.
+    /// Whether clients can be asked. Those of a quorum, of etcd and of PostgreSQL cannot, and those of a custom store only if it
+    /// passes questions on: the methods that ask them return [`LockError::Config`], and those that read the store work.
     ///
     /// # Examples
     ///

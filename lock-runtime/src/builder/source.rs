@@ -65,11 +65,11 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// * [`LockError::Config`]: the store says that a setting is invalid, there is no tokio runtime with timers here, or its
-    ///   time is paused.
-    /// * [`LockError::Unavailable`]: the store cannot be reached, has not connected within 5 s, or has panicked, or the
-    ///   client's threads cannot be started.
-    /// * [`LockError::Denied`]: the store says so.
+    /// Those of the store, and:
+    ///
+    /// * [`LockError::Config`]: there is no tokio runtime with timers here, or its time is paused.
+    /// * [`LockError::Unavailable`]: the client's threads cannot be started. A store that uses
+    ///   [`runner`](crate::store::runner) has not connected within 5 s, or has panicked.
     pub async fn with_store(store: impl OpenStore) -> Result<Self, LockError> {
         Self::builder().store(store).connect().await
     }
@@ -90,7 +90,7 @@ impl LockClientBuilder {
         Err(LockError::config(option, problem))
     }
 
-    /// The same, for a store that may be either.
+    /// Keeps the locks where those of another client are.
     pub(crate) fn from(mut self, source: &StoreSource) -> Self {
         match source {
             StoreSource::Address(StoreAddress::Url(url)) => self.url = Some(url.clone()),

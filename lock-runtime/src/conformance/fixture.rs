@@ -31,7 +31,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// The response timeout of the clients.
 const RESPONSE: Duration = Duration::from_secs(10);
 
-/// A store that is checked. Each check makes clients of it.
+/// A store that is checked. Each check makes clients of it: see [`store_conformance!`](crate::store_conformance).
 pub struct CheckedStore {
     source: StoreSource,
     is_fresh: bool,
