@@ -88,7 +88,8 @@ pub trait Backend: Send + Sync {
 
     /// What operators see of the keys of the store.
     fn inspector(&self) -> Result<&dyn KeyInspector, StoreError> {
-        Err(StoreError::lacking("this store", "url", "keys that can be inspected"))
+        let shown = self.handle(Layout::TOKEN).shown();
+        Err(StoreError::lacking(&shown, "url", "keys that can be inspected"))
     }
 
     /// Whether the clients of the store can be asked.
@@ -99,7 +100,8 @@ pub trait Backend: Send + Sync {
     /// A way to ask the clients of the store that have this namespace.
     fn asker(&self, namespace: &str) -> Result<Box<dyn Asker>, StoreError> {
         let _ = namespace;
-        Err(StoreError::lacking("this store", "url", "clients that `LockAdmin` can ask"))
+        let shown = self.handle(Layout::TOKEN).shown();
+        Err(StoreError::lacking(&shown, "url", "clients that `LockAdmin` can ask"))
     }
 
     /// Sends what the store would send later by itself, because the client is being shut down. The caller limits the time.
