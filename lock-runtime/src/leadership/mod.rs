@@ -176,7 +176,7 @@ impl Leadership {
     ///
     /// * [`LockError::Unavailable`]: the store has not answered.
     /// * [`LockError::Denied`]: the user lacks a permission.
-    /// * [`LockError::Config`]: the store has no announcements of leaders, such as etcd.
+    /// * [`LockError::Config`]: the store, such as etcd, has no announcements of leaders.
     /// * [`LockError::WrongFormat`]: the key of the record of a leader holds a value of another kind. The
     ///   candidates campaign and lead nevertheless.
     /// * [`LockError::InvalidKey`], [`LockError::ShutDown`].
