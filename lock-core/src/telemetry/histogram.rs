@@ -7,8 +7,6 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::shards::Adder;
-
 /// The first bucket has the samples below 2^10 ns, about a microsecond.
 const FIRST_POWER: u32 = 10;
 /// The last bucket has the samples from 2^42 ns on, 73 minutes.
@@ -18,7 +16,7 @@ const PARTS: u32 = 4;
 /// The number of buckets.
 const BUCKETS: usize = ((LAST_POWER - FIRST_POWER) * PARTS) as usize + 2;
 
-/// A histogram. Threads that record into it at the same time need [`Adder::Shared`].
+/// A histogram.
 #[derive(Debug)]
 struct Histogram {
     buckets: [AtomicBucket; BUCKETS],
@@ -43,13 +41,11 @@ impl Histogram {
     }
 
     #[inline]
-    fn record(&self, sample: Duration, adder: Adder) {
+    fn record(&self, sample: Duration) {
         let nanos = u64::try_from(sample.as_nanos()).unwrap_or(u64::MAX);
         let bucket = &self.buckets[index_of(nanos)];
-        adder.increment(&bucket.count);
-        if nanos > 0 {
-            adder.add(&bucket.sum, nanos);
-        }
+        bucket.count.fetch_add(1, Ordering::Relaxed);
+        bucket.sum.fetch_add(nanos, Ordering::Relaxed);
     }
 
     /// Adds the samples to those of `total`.
@@ -80,8 +76,8 @@ pub struct LazyHistogram(OnceLock<Box<Histogram>>);
 
 impl LazyHistogram {
     #[inline]
-    pub fn record(&self, sample: Duration, adder: Adder) {
-        self.0.get_or_init(|| Box::new(Histogram::new())).record(sample, adder);
+    pub fn record(&self, sample: Duration) {
+        self.0.get_or_init(|| Box::new(Histogram::new())).record(sample);
     }
 
     /// Adds the samples to those of `total`.
@@ -325,13 +321,13 @@ mod tests {
         let histogram = Histogram::new();
         let samples = [3, 3, 500, 70_000].map(Duration::from_micros);
         for sample in samples {
-            histogram.record(sample, Adder::Shared);
+            histogram.record(sample);
         }
         let first = snapshot(&histogram);
         assert_eq!((first.count(), first.sum()), (4, samples.iter().sum()));
         let ends = first.cumulative().map(|(_, count)| count).collect::<Vec<_>>();
         assert_eq!(ends, [2, 3, 4]);
-        histogram.record(samples[2], Adder::Exclusive);
+        histogram.record(samples[2]);
         let added = snapshot(&histogram).since(&first);
         assert_eq!((added.count(), added.sum()), (1, samples[2]));
         let mut both = first.clone();
@@ -346,7 +342,7 @@ mod tests {
         let histogram = Histogram::new();
         assert_eq!(snapshot(&histogram).quantile(0.5), None);
         for millis in 1..=100 {
-            histogram.record(Duration::from_millis(millis), Adder::Exclusive);
+            histogram.record(Duration::from_millis(millis));
         }
         let snapshot = snapshot(&histogram);
         for (part, expected) in [(0.5, 50.0), (0.99, 99.0), (1.0, 100.0), (-1.0, 1.0), (7.0, 100.0)]
@@ -360,7 +356,7 @@ mod tests {
     fn a_text_is_read_as_it_is_written() {
         let histogram = Histogram::new();
         for nanos in SAMPLES {
-            histogram.record(Duration::from_nanos(nanos), Adder::Shared);
+            histogram.record(Duration::from_nanos(nanos));
         }
         for snapshot in [snapshot(&histogram), HistogramSnapshot::default()] {
             assert_eq!(HistogramSnapshot::of_text(&snapshot.to_text()), Some(snapshot));

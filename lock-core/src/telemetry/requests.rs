@@ -112,9 +112,8 @@ impl Default for StoreMetrics {
 impl OperationMetrics {
     /// A request has ended after this time.
     pub fn ended(&self, outcome: StoreOutcome, duration: Duration, health: StoreHealth) {
-        let (number, adder) = current();
-        let shard = self.shards[number].get_or_init(Box::default);
-        shard[outcome as usize].record(duration, adder);
+        let shard = self.shards[current()].get_or_init(Box::default);
+        shard[outcome as usize].record(duration);
         let is_down = health == StoreHealth::Down;
         // Usually nothing changes, and a write would take the cache line from other threads.
         let is_changed = self.is_down.load(Ordering::Relaxed) != is_down;

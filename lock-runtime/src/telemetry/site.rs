@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::histogram::{HistogramSnapshot, LazyHistogram};
 use super::label::SiteLabel;
 use super::outcome::AcquisitionOutcome;
-use super::shards::{Adder, SHARDS, current};
+use super::shards::{SHARDS, current};
 use super::snapshot::SiteSnapshot;
 use crate::error::LostReason;
 
@@ -62,54 +62,48 @@ impl SiteMetrics {
 
     /// The shard of this thread.
     #[inline]
-    fn shard(&self) -> (&SiteShard, Adder) {
-        let (number, adder) = current();
-        (self.shards[number].get_or_init(Box::default), adder)
+    fn shard(&self) -> &SiteShard {
+        self.shards[current()].get_or_init(Box::default)
     }
 
     /// A call has ended after this time. `has_waited` says whether it was counted as waiting.
     #[inline]
     pub(crate) fn ended(&self, outcome: AcquisitionOutcome, waited: Duration, has_waited: bool) {
-        let ((shard, adder), number) = (self.shard(), outcome as usize);
+        let (shard, number) = (self.shard(), outcome as usize);
         if has_waited {
-            adder.decrement(&shard.waiting);
+            shard.waiting.fetch_sub(1, Ordering::Relaxed);
         }
         match shard.waits.get(number) {
-            Some(waits) => waits.record(waited, adder),
-            None => adder.increment(&shard.others[number - TIMED]),
+            Some(waits) => waits.record(waited),
+            None => increment(&shard.others[number - TIMED]),
         }
     }
 
     /// A call waits from now on.
     #[inline]
     pub(crate) fn waits(&self) {
-        let (shard, adder) = self.shard();
-        adder.increment(&shard.waiting);
+        increment(&self.shard().waiting);
     }
 
     /// A hold has begun.
     #[inline]
     pub(crate) fn hold_begun(&self) {
-        let (shard, adder) = self.shard();
-        adder.increment(&shard.begun);
+        increment(&self.shard().begun);
     }
 
     /// A hold has ended after this time.
     #[inline]
     pub(crate) fn hold_ended(&self, held_for: Duration) {
-        let (shard, adder) = self.shard();
-        shard.holds.record(held_for, adder);
+        self.shard().holds.record(held_for);
     }
 
     pub(crate) fn lost(&self, reason: LostReason) {
-        let (shard, adder) = self.shard();
-        adder.increment(&shard.losses[reason as usize]);
+        increment(&self.shard().losses[reason as usize]);
     }
 
     /// Hand-offs have reached their limit. They continue if no other process waits.
     pub(crate) fn handoff_limit_reached(&self, continues: bool) {
-        let (shard, adder) = self.shard();
-        adder.increment(&shard.handoff_limits[usize::from(!continues)]);
+        increment(&self.shard().handoff_limits[usize::from(!continues)]);
     }
 
     /// Adds the measurements to those of `total`.
@@ -133,6 +127,10 @@ impl SiteMetrics {
     fn reset(&self) {
         self.shards.iter().filter_map(OnceLock::get).for_each(|shard| shard.reset());
     }
+}
+
+fn increment(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
 }
 
 impl SiteShard {

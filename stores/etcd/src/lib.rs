@@ -24,7 +24,6 @@ mod errors;
 mod holds;
 mod inspection;
 mod joined;
-mod joined_writes;
 mod leases;
 mod locks;
 mod member_list;

@@ -23,7 +23,7 @@ use tonic_prost::ProstCodec;
 use super::address::{EtcdAddress, invalid};
 use super::auth::EtcdLogin;
 use super::batch::JoinedTxns;
-use super::connection::{CONNECT_TIMEOUT, connect};
+use super::connection::CONNECT_TIMEOUT;
 use super::errors::{EtcdFailure, meaning};
 use super::member_list::{Member, MemberList, usable};
 use super::messages::{MemberListRequest, MemberListResponse};
@@ -402,7 +402,7 @@ impl Members {
     async fn ready(&self, member: &Member) -> Result<Grpc<Channel>, Status> {
         let channel = member.channel.here(|| match &self.tls {
             Some(tls) => tls.channel(&member.endpoint, &member.shown),
-            None => member.endpoint.connect_with_connector_lazy(tower::service_fn(connect)),
+            None => member.endpoint.connect_lazy(),
         });
         let mut grpc = Grpc::new(channel);
         grpc.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;

@@ -57,7 +57,6 @@ mod handshake {
 
     use super::super::connection::open_socket;
     use super::super::errors::UnusableServer;
-    use super::super::joined_writes::JoinedWrites;
     use lock_core::store::store_error::StoreError;
     use lock_core::store::tls::{Tls, permanent};
 
@@ -69,7 +68,7 @@ mod handshake {
         tls: &Arc<Tls>,
         uri: &Uri,
         member: &str,
-    ) -> Result<TokioIo<JoinedWrites<TlsStream<TcpStream>>>, StdError> {
+    ) -> Result<TokioIo<TlsStream<TcpStream>>, StdError> {
         let unusable = |problem: StoreError| StdError::from(UnusableServer(problem));
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
         let socket = open_socket(uri.clone()).await?;
@@ -83,6 +82,6 @@ mod handshake {
                 Some(problem) => unusable(problem),
                 None => StdError::from(error),
             })?;
-        Ok(TokioIo::new(JoinedWrites::new(secured)))
+        Ok(TokioIo::new(secured))
     }
 }
