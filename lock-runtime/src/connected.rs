@@ -18,7 +18,7 @@ use crate::questions::Answerer;
 use crate::runtime;
 #[cfg(feature = "admin")]
 use crate::store::contract::{Asker, StoreError};
-use crate::store::contract::{Backend, Layout, LockStore};
+use crate::store::contract::{Backend, Extension, Layout, LockStore};
 #[cfg(feature = "admin")]
 use crate::store::key_holder::KeyHolder;
 #[cfg(feature = "admin")]
@@ -176,9 +176,11 @@ impl Connected {
         name
     }
 
-    /// The store for locks in this layout.
-    pub(crate) fn store(&self, layout: impl Into<Layout>) -> Arc<dyn LockStore> {
-        self.backend.handle(layout.into())
+    /// The store for plain locks, if it has an extension.
+    pub(crate) fn store_with(&self, extension: Extension) -> Result<Arc<dyn LockStore>, LockError> {
+        let store = self.backend.handle(Layout::TOKEN)?;
+        store.require(extension)?;
+        Ok(store)
     }
 
     /// See [`LockClient::ready`](crate::LockClient::ready).
@@ -211,20 +213,18 @@ impl Connected {
             (None, Some(_)) => Layout::ReadWrite,
             (None, None) => format.into(),
         };
-        let store = self.store(layout);
+        let store = self.backend.handle(layout)?;
         if let Some(lease) = options.lease {
             check_shortest(lease, store.capabilities().shortest_lease)?;
         }
-        if !terms.min_hold.is_zero() && !store.capabilities().keeps_after_release {
-            let problem = "this store cannot keep a key after its release";
-            return Err(LockError::config("min_hold", problem));
+        if !terms.min_hold.is_zero() {
+            store.require(Extension::KeptKeys)?;
         }
-        if !terms.acknowledged_by.is_none() && !store.capabilities().acknowledges {
-            let problem = format!(
-                "{} has no replicas that acknowledge locks; remove `acknowledged_by`",
-                store.shown()
-            );
-            return Err(LockError::config("acknowledged_by", problem));
+        if !terms.acknowledged_by.is_none() {
+            store.require(Extension::Acknowledgements)?;
+        }
+        if options.every.is_some() {
+            store.require(Extension::Runs)?;
         }
         if !terms.min_hold.is_zero() && options.mode == Some(LockMode::Read) {
             let problem = "readers do not exclude each other, so a minimum hold would keep no other \
@@ -256,10 +256,8 @@ impl Connected {
             return Err(LockError::config("fair", problem));
         }
         // Runs of a period are fair by themselves, and such a store says that it has none.
-        let is_fair = options.fair.unwrap_or_default() && options.every.is_none();
-        if is_fair && !store.capabilities().queues {
-            let problem = format!("{} has no queues; remove `fair`", store.shown());
-            return Err(LockError::config("fair", problem));
+        if options.fair.unwrap_or_default() && options.every.is_none() {
+            store.require(Extension::Queues)?;
         }
         Ok((wait, terms, store))
     }

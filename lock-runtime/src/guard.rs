@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::branches::BranchTurn;
 use crate::clock::BootInstant;
-use crate::engine::extend::Extension;
+use crate::engine::extend::LeaseExtension;
 use crate::engine::handoff::Hold;
 use crate::engine::lease::deadline;
 use crate::engine::{Engine, Releasing};
@@ -185,7 +185,8 @@ impl LockGuard {
             return Ok(());
         }
         let acknowledged_by = self.hold.lease().acknowledged_by();
-        let extension = Extension { term: Some(lease), min_hold: Duration::ZERO, acknowledged_by };
+        let extension =
+            LeaseExtension { term: Some(lease), min_hold: Duration::ZERO, acknowledged_by };
         self.engine.extend(&self.hold, extension).await
     }
 

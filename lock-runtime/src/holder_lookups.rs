@@ -94,7 +94,7 @@ mod tests {
     use crate::client_info::ClientInfo;
     use crate::holder::{Holder, HolderKind};
     use crate::maybe_ready::MaybeReady;
-    use crate::store::contract::{BackgroundRuntimes, Layout, LockStore, StoreAnswer};
+    use crate::store::contract::{BackgroundRuntimes, Layout, LockStore, StoreAnswer, StoreError};
     use crate::store::hold_reports::HoldReports;
 
     const WITHIN: Duration = Duration::from_secs(1);
@@ -114,7 +114,7 @@ mod tests {
     impl Backend for SlowBackend {
         fn adopt(&self, _: &BackgroundRuntimes, _: HoldReports) {}
 
-        fn handle(&self, _: Layout) -> Arc<dyn LockStore> {
+        fn handle(&self, _: Layout) -> Result<Arc<dyn LockStore>, StoreError> {
             unreachable!("it has no locks")
         }
 

@@ -25,6 +25,7 @@ use crate::release_mode::ReleaseMode;
 use crate::replicas::Replicas;
 use crate::runtime;
 use crate::safeguard::Safeguard;
+use crate::store::contract::Extension;
 use crate::store::periods::{RunLabel, RunRecord};
 use crate::telemetry::{ObservedCall, SiteMetrics};
 use crate::timeout::{Timeout, Wait};
@@ -391,7 +392,7 @@ pub(crate) async fn last_run(
     let key = key.into_string()?;
     let key = key::full(&client.namespace, &key)?;
     client.engine.admit(&key)?;
-    let store = client.store(WireFormat::Token);
+    let store = client.store_with(Extension::Runs)?;
     let record = store.last_run(&key).await.map_err(|error| error.about(&key))?;
     Ok(record.map(LastRun::from))
 }

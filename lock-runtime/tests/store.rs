@@ -12,9 +12,9 @@ use lock_runtime::store::runner::{
     WakeUps,
 };
 use lock_runtime::store::{
-    Acquired, Answer, Backend, Capabilities, Claim, Fenced, Grant, Lane, Layout, Left, LockStore,
-    OpenStore, OwnerId, Release, Released, Renewal, Renewed, RequestTimeout, Resource, SendTrace,
-    Settings, StoreAnswer, StoreError, Subscription,
+    Acquired, Answer, Backend, Capabilities, Claim, Extension, Fenced, Grant, Lane, Layout, Left,
+    LockStore, OpenStore, OwnerId, Release, Released, Renewal, Renewed, RequestTimeout, Resource,
+    SendTrace, Settings, StoreAnswer, StoreError, Subscription,
 };
 use lock_runtime::{
     HolderKind, LockClient, LockError, LostReason, Replicas, WireFormat, conformance,
@@ -421,7 +421,7 @@ impl LockStore for TableLocks {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { keeps_after_release: true, ..Capabilities::PLAIN }
+        Capabilities::with(&[Extension::KeptKeys, Extension::Tokens])
     }
 
     fn shown(&self) -> String {

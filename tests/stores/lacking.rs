@@ -57,9 +57,8 @@ async fn what_a_store_lacks_is_a_configuration_error_that_names_the_option() {
     assert_lacks(!is_quorum, "url", &admin.inspect("k").await);
     assert_lacks(!is_quorum, "url", &admin.scan("*").next().await);
     let leadership = client.leadership("leader");
-    let option = if is_quorum { "leader" } else { "store" };
-    assert_lacks(is_redis || is_quorum, option, &leadership.leader().await);
-    assert_lacks(is_redis || is_quorum, option, &leadership.observe().next().await);
+    assert_lacks(is_redis || is_quorum, "leader", &leadership.leader().await);
+    assert_lacks(is_redis || is_quorum, "leader", &leadership.observe().next().await);
     // Everything else works.
     client.lock("k").run(async {}).await.expect("free");
     client.leadership("leader").run(|_| async {}).await.expect("elected");

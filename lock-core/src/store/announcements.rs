@@ -9,6 +9,7 @@ use super::owner::OwnerId;
 pub struct Announcement<'a> {
     pub key: &'a str,
     pub owner: OwnerId,
+    /// The number of a term of office, a space, and a name.
     pub text: &'a str,
     /// How long the store keeps it.
     pub keep: Duration,

@@ -2,20 +2,122 @@
 
 use std::time::Duration;
 
+use super::layout::Layout;
+use super::store_error::StoreError;
+
+/// What a store may have besides plain locks. A call that needs one that the store lacks fails before a request is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extension {
+    /// Claims can wait in queues of the store.
+    Queues,
+    /// The store can keep a resource taken for some time after its release.
+    KeptKeys,
+    /// The store takes `acknowledged_by` into account, or has no replicas that could lose a lock.
+    Acknowledgements,
+    /// The store has records of runs.
+    Runs,
+    /// The holder of a resource can announce something about itself.
+    Announcements,
+    /// The store reports when another client changes the key of a lock that was renewed.
+    ChangeReports,
+    /// The store issues fencing tokens.
+    Tokens,
+    /// Several resources can be taken in one step, if they are in one [slot](super::contract::LockStore::slot).
+    SeveralKeys,
+    /// Locks of the layout [`Layout::ReadWrite`].
+    ReadWriteLocks,
+    /// Locks of the layout [`Layout::Semaphore`].
+    Semaphores,
+    /// Locks of the layout [`Layout::Vote`].
+    Votes,
+    /// Locks of [`Layout::Wire`] in other formats than `Token`.
+    OtherFormats,
+}
+
+impl Extension {
+    /// The error of a call that needs this, which a store does not have that is called `shown`.
+    pub fn lacking(self, shown: &str) -> StoreError {
+        let (option, what) = match self {
+            Self::Queues => ("fair", "queues; remove `fair`"),
+            Self::KeptKeys => {
+                ("min_hold", "keys that stay taken after their release; remove `min_hold`")
+            }
+            Self::Acknowledgements => {
+                ("acknowledged_by", "replicas that acknowledge locks; remove `acknowledged_by`")
+            }
+            Self::Runs => ("every", "records of runs"),
+            Self::Announcements => ("leader", "announcements of leaders"),
+            Self::ChangeReports => ("store", "reports of changed keys"),
+            Self::Tokens => ("store", "fencing tokens"),
+            Self::SeveralKeys => ("keys", "locks of several keys in one step"),
+            Self::ReadWriteLocks => ("mode", "read-write locks"),
+            Self::Semaphores => ("permits", "semaphores"),
+            Self::Votes => ("quorum", "votes"),
+            Self::OtherFormats => ("wire_format", "locks in other formats than `Token`"),
+        };
+        StoreError::lacking(shown, option, what)
+    }
+}
+
+impl Layout {
+    /// What a store has that has locks in this layout; `None` for plain locks.
+    pub const fn extension(self) -> Option<Extension> {
+        match self {
+            Self::TOKEN => None,
+            Self::Wire(_) => Some(Extension::OtherFormats),
+            Self::ReadWrite => Some(Extension::ReadWriteLocks),
+            Self::Semaphore => Some(Extension::Semaphores),
+            Self::Vote => Some(Extension::Votes),
+        }
+    }
+}
+
+/// A set of extensions. Whether a store has locks in other layouts is not part of it: see
+/// [`handle`](super::contract::Backend::handle).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extensions(u16);
+
+impl Extensions {
+    /// No extension.
+    pub const NONE: Self = Self(0);
+
+    /// These extensions.
+    pub const fn of(extensions: &[Extension]) -> Self {
+        let (mut all, mut rest) = (Self::NONE, extensions);
+        while let [first, others @ ..] = rest {
+            (all, rest) = (all.with(*first), others);
+        }
+        all
+    }
+
+    /// These, and another one.
+    #[must_use]
+    pub const fn with(self, extension: Extension) -> Self {
+        Self(self.0 | 1 << extension as u16)
+    }
+
+    /// Those that are in both sets.
+    #[must_use]
+    pub const fn and(self, others: Self) -> Self {
+        Self(self.0 & others.0)
+    }
+
+    /// Whether this extension is one of them.
+    pub const fn have(self, extension: Extension) -> bool {
+        self.0 & 1 << extension as u16 != 0
+    }
+}
+
 /// The capabilities of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one independent capability")]
 pub struct Capabilities {
-    /// Whether the store can keep a resource taken for some time after its release.
-    pub keeps_after_release: bool,
+    /// What it has besides plain locks.
+    pub extensions: Extensions,
     /// Whether the store can renew a lease to another term than it was granted for.
     pub renews_to_any_length: bool,
     /// Whether the store can count the processes that wait for a resource.
     pub counts_waiters: bool,
-    /// Whether the store takes `acknowledged_by` into account, or has no replicas that could lose a lock.
-    pub acknowledges: bool,
-    /// Whether claims can wait in queues of the store.
-    pub queues: bool,
     /// Whether a claim that was given a resource has to make an attempt all the same.
     pub verifies_transfers: bool,
     /// Whether each attempt of an acquisition needs an owner of its own, because the store undoes
@@ -26,22 +128,32 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Those of a store of which nothing is known.
+    /// Those of a store that has plain locks only.
     pub const PLAIN: Self = Self {
-        keeps_after_release: false,
-        counts_waiters: false,
-        acknowledges: false,
-        ..Self::ALL
-    };
-
-    pub const ALL: Self = Self {
-        keeps_after_release: true,
+        extensions: Extensions::NONE,
         renews_to_any_length: true,
-        counts_waiters: true,
-        acknowledges: true,
-        queues: false,
+        counts_waiters: false,
         verifies_transfers: false,
         owner_per_attempt: false,
         shortest_lease: Duration::ZERO,
     };
+
+    /// The same, and these extensions.
+    pub const fn with(extensions: &[Extension]) -> Self {
+        Self { extensions: Extensions::of(extensions), ..Self::PLAIN }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_has_the_extensions_that_it_was_made_of() {
+        let set = Extensions::of(&[Extension::Queues, Extension::OtherFormats]);
+        assert!(set.have(Extension::Queues) && set.have(Extension::OtherFormats));
+        assert!(!set.have(Extension::Runs) && !Extensions::NONE.have(Extension::Queues));
+        let common = set.and(Extensions::NONE.with(Extension::Queues).with(Extension::Runs));
+        assert_eq!(common, Extensions::of(&[Extension::Queues]));
+    }
 }

@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 
 use super::announcements::{Announced, Announcement};
 pub use super::asker::Asker;
-pub use super::capabilities::Capabilities;
+pub use super::capabilities::{Capabilities, Extension, Extensions};
 use super::hold_reports::HoldReports;
 pub use super::inspector::KeyInspector;
 use super::key_holder::KeyHolder;
@@ -88,8 +88,7 @@ pub trait Backend: Send + Sync {
 
     /// What operators see of the keys of the store.
     fn inspector(&self) -> Result<&dyn KeyInspector, StoreError> {
-        let shown = self.handle(Layout::TOKEN).shown();
-        Err(StoreError::lacking(&shown, "url", "keys that can be inspected"))
+        Err(StoreError::lacking(&shown(self), "url", "keys that can be inspected"))
     }
 
     /// Whether the clients of the store can be asked.
@@ -100,8 +99,7 @@ pub trait Backend: Send + Sync {
     /// A way to ask the clients of the store that have this namespace.
     fn asker(&self, namespace: &str) -> Result<Box<dyn Asker>, StoreError> {
         let _ = namespace;
-        let shown = self.handle(Layout::TOKEN).shown();
-        Err(StoreError::lacking(&shown, "url", "clients that `LockAdmin` can ask"))
+        Err(StoreError::lacking(&shown(self), "url", "clients that `LockAdmin` can ask"))
     }
 
     /// Sends what the store would send later by itself, because the client is being shut down. The caller limits the time.
@@ -109,9 +107,14 @@ pub trait Backend: Send + Sync {
         MaybeReady::ready(())
     }
 
-    /// The handle for locks in this layout. It is always the same one, so that handles can be compared by address. A store
-    /// without layouts also has a handle for each.
-    fn handle(&self, layout: Layout) -> Arc<dyn LockStore>;
+    /// The handle for locks in this layout, or the [error](Extension::lacking) of calls that need one. It is always the same
+    /// one, so that handles can be compared by address. Each store has plain locks: [`Layout::TOKEN`].
+    fn handle(&self, layout: Layout) -> Result<Arc<dyn LockStore>, StoreError>;
+}
+
+/// What error messages call the store.
+fn shown(backend: &(impl Backend + ?Sized)) -> String {
+    backend.handle(Layout::TOKEN).map_or_else(|_| "this store".to_owned(), |locks| locks.shown())
 }
 
 /// Where the locks of clients are. A client opens it with its own settings.
@@ -158,7 +161,7 @@ pub trait LockStore: Send + Sync + 'static {
         trace: &'a SendTrace,
     ) -> MaybeReady<'a, Result<SetAcquired, StoreError>> {
         let _ = (claim, timeout, trace);
-        lacking(&self.shown(), "keys", "locks of several keys in one step")
+        lacking(&self.shown(), Extension::SeveralKeys)
     }
 
     /// The slot of a key; `None` if the store takes one resource at a time.
@@ -207,7 +210,7 @@ pub trait LockStore: Send + Sync + 'static {
         at_least: u64,
     ) -> MaybeReady<'a, Result<Fenced, StoreError>> {
         let _ = (resource, owner, at_least);
-        lacking(&self.shown(), "store", "fencing tokens")
+        lacking(&self.shown(), Extension::Tokens)
     }
 
     /// Announces who has a resource, if the owner has it.
@@ -216,7 +219,7 @@ pub trait LockStore: Send + Sync + 'static {
         announcement: Announcement<'a>,
     ) -> MaybeReady<'a, Result<Announced, StoreError>> {
         let _ = announcement;
-        lacking(&self.shown(), "store", "announcements of leaders")
+        lacking(&self.shown(), Extension::Announcements)
     }
 
     /// What the holder of a key has announced, and the rest of its lease; `None` if there is no holder,
@@ -226,31 +229,31 @@ pub trait LockStore: Send + Sync + 'static {
         key: &'a str,
     ) -> MaybeReady<'a, Result<Option<(String, Left)>, StoreError>> {
         let _ = key;
-        lacking(&self.shown(), "store", "announcements of leaders")
+        lacking(&self.shown(), Extension::Announcements)
     }
 
     /// See [`RunStart`].
     fn start_run<'a>(&'a self, start: RunStart<'a>) -> StoreAnswer<'a, RunStarted> {
         let _ = start;
-        lacking(&self.shown(), "every", "records of runs")
+        lacking(&self.shown(), Extension::Runs)
     }
 
     /// See [`RunEnd`].
     fn end_run<'a>(&'a self, end: RunEnd<'a>) -> StoreAnswer<'a, RunEnded> {
         let _ = end;
-        lacking(&self.shown(), "every", "records of runs")
+        lacking(&self.shown(), Extension::Runs)
     }
 
     /// The record of the last run under this key.
     fn last_run<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<RunRecord>> {
         let _ = key;
-        lacking(&self.shown(), "every", "records of runs")
+        lacking(&self.shown(), Extension::Runs)
     }
 
     /// Makes a reader of a writer, which lets other readers in, or a writer of the only reader.
     fn change_mode<'a>(&'a self, change: ModeChange<'a>) -> StoreAnswer<'a, ModeChanged> {
         let _ = change;
-        lacking(&self.shown(), "mode", "read-write locks")
+        lacking(&self.shown(), Extension::ReadWriteLocks)
     }
 
     /// The number of other processes that wait for the resource, as far as the store can tell.
@@ -295,11 +298,6 @@ pub trait LockStore: Send + Sync + 'static {
         MaybeReady::ready(Ok(false))
     }
 
-    /// Whether the store reports when another client changes the key of a lock that was renewed.
-    fn watches(&self) -> bool {
-        false
-    }
-
     /// What error messages call the store.
     fn shown(&self) -> String {
         "this store".to_owned()
@@ -321,9 +319,20 @@ pub trait LockStore: Send + Sync + 'static {
     }
 }
 
-/// The answer of a store that does not have what a call needs.
-pub fn lacking<'a, T>(shown: &str, option: &'static str, what: &str) -> StoreAnswer<'a, T> {
-    MaybeReady::ready(Err(StoreError::lacking(shown, option, what)))
+fn lacking<'a, T>(shown: &str, extension: Extension) -> StoreAnswer<'a, T> {
+    MaybeReady::ready(Err(extension.lacking(shown)))
+}
+
+impl dyn LockStore {
+    /// Whether the store has an extension.
+    pub fn has(&self, extension: Extension) -> bool {
+        self.capabilities().extensions.have(extension)
+    }
+
+    /// Fails if the store lacks an extension.
+    pub fn require(&self, extension: Extension) -> Result<(), StoreError> {
+        if self.has(extension) { Ok(()) } else { Err(extension.lacking(&self.shown())) }
+    }
 }
 
 /// Whether two handles are the same.

@@ -408,7 +408,7 @@ pub struct OneStore(pub Arc<dyn LockStore>);
 impl Backend for OneStore {
     fn adopt(&self, _: &BackgroundRuntimes, _: HoldReports) {}
 
-    fn handle(&self, _: Layout) -> Arc<dyn LockStore> {
-        Arc::clone(&self.0)
+    fn handle(&self, _: Layout) -> Result<Arc<dyn LockStore>, StoreError> {
+        Ok(Arc::clone(&self.0))
     }
 }

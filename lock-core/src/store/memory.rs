@@ -18,9 +18,9 @@ use std::time::Duration;
 use self::queues::{MemoryQueues, QueuedClaim};
 use super::announcements::{Announced, Announcement};
 use super::contract::{
-    Acquired, Capabilities, Claim, Fenced, Grant, Lane, Layout, Left, LockStore, Mode, ModeChange,
-    ModeChanged, Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace,
-    SetAcquired, SetClaim, Slot, StoreAnswer, StoreError,
+    Acquired, Capabilities, Claim, Extension, Extensions, Fenced, Grant, Lane, Layout, Left,
+    LockStore, Mode, ModeChange, ModeChanged, Release, Released, ReleasedBatch, Renewal, Renewed,
+    Resource, SendTrace, SetAcquired, SetClaim, Slot, StoreAnswer, StoreError,
 };
 use super::limits::DifferentLimits;
 use super::owner::OwnerId;
@@ -404,7 +404,19 @@ impl LockStore for MemoryStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { queues: self.layout != Layout::Vote, ..Capabilities::ALL }
+        const EXTENSIONS: Extensions = Extensions::of(&[
+            Extension::KeptKeys,
+            Extension::Acknowledgements,
+            Extension::Runs,
+            Extension::Announcements,
+            Extension::Tokens,
+            Extension::SeveralKeys,
+        ]);
+        let extensions = match self.layout {
+            Layout::Vote => EXTENSIONS,
+            _ => EXTENSIONS.with(Extension::Queues),
+        };
+        Capabilities { extensions, counts_waiters: true, ..Capabilities::PLAIN }
     }
 
     fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {

@@ -38,5 +38,4 @@ pub mod store_error;
 pub mod subscriptions;
 #[cfg(feature = "tls")]
 pub mod tls;
-pub mod unsupported;
 pub mod url_options;

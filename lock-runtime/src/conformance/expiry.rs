@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::fixture::{CheckedStore, Fixture, LONG, PATIENCE, SHORT};
-use crate::store::contract::{Released, Renewed};
+use crate::store::contract::{Extension, Released, Renewed};
 
 /// A lease ends by itself, and its owner cannot extend or end that of the next one.
 ///
@@ -121,7 +121,7 @@ pub async fn the_second_request_shortens_nothing(store: CheckedStore) {
 /// If the store breaks its contract.
 pub async fn a_kept_key_is_free_afterwards(store: CheckedStore) {
     let (fixture, locks) = (Fixture::new(), store.connect().await);
-    if !locks.locks.capabilities().keeps_after_release {
+    if !locks.locks.has(Extension::KeptKeys) {
         return;
     }
     fixture.acquire(&locks, 0, LONG).await;

@@ -10,8 +10,8 @@ use tokio::runtime::Handle;
 use crate::builder::source::StoreSource;
 use crate::client::LockClient;
 use crate::store::contract::{
-    Acquired, Backend, BackgroundRuntimes, Claim, Fenced, Lane, Layout, LockStore, Release,
-    Released, Renewal, Renewed, Resource, SendTrace, StoreError,
+    Acquired, Backend, BackgroundRuntimes, Claim, Fenced, Lane, Layout, LockStore, Queueing,
+    Release, Released, Renewal, Renewed, Resource, SendTrace, StoreError,
 };
 use crate::store::hold_reports::HoldReports;
 use crate::store::owner::OwnerId;
@@ -71,17 +71,27 @@ impl CheckedStore {
 
     /// Its plain locks, without the engine of a client.
     pub(super) async fn connect(&self) -> CheckedLocks {
+        self.connect_to(Layout::TOKEN).await.expect("each store has plain locks")
+    }
+
+    /// Its locks in this layout, if it has some.
+    pub(super) async fn connect_to(&self, layout: Layout) -> Option<CheckedLocks> {
         let backend = self.source.open(&Settings::new(LONG, RESPONSE)).expect("the store");
         let here = Handle::current();
         let runtimes = BackgroundRuntimes { renewals: here.clone(), wake_ups: here };
         backend.adopt(&runtimes, HoldReports::new(drop));
         backend.connect().await.expect("the store connects");
-        let locks = backend.handle(Layout::TOKEN);
-        CheckedLocks { backend, locks, is_fresh: self.is_fresh, asked: Mutex::default() }
+        let locks = match backend.handle(layout) {
+            Ok(locks) => locks,
+            Err(StoreError::Config { .. }) => return None,
+            Err(other) => panic!("a store lacks locks for ever, or has them: {other:?}"),
+        };
+        let asked = Mutex::default();
+        Some(CheckedLocks { backend, locks, is_fresh: self.is_fresh, asked })
     }
 }
 
-/// The plain locks of a client.
+/// The locks of a client in one layout.
 pub(super) struct CheckedLocks {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) locks: Arc<dyn LockStore>,
@@ -102,6 +112,34 @@ impl CheckedLocks {
         let claim = Claim { fresh, ..Claim::exclusive(key, owner, term) };
         let trace = SendTrace::default();
         self.locks.try_acquire(claim, RequestTimeout::of(RESPONSE), &trace).await
+    }
+
+    /// Whether an owner gets a resource for a [`LONG`] term.
+    pub(super) async fn takes(&self, resource: Resource<'_>, owner: OwnerId) -> bool {
+        self.claim(resource, owner, Queueing::None).await.is_grant()
+    }
+
+    /// An owner claims a resource for a [`LONG`] term.
+    pub(super) async fn claim(
+        &self,
+        resource: Resource<'_>,
+        owner: OwnerId,
+        queueing: Queueing,
+    ) -> Acquired {
+        let claim = Claim { resource, queueing, ..Claim::exclusive(resource.key, owner, LONG) };
+        let trace = SendTrace::default();
+        let answer = self.locks.try_acquire(claim, RequestTimeout::of(RESPONSE), &trace).await;
+        answer.unwrap_or_else(|error| panic!("an attempt failed: {error:?}"))
+    }
+
+    /// An owner of a resource loses it.
+    pub(super) async fn frees(&self, resource: Resource<'_>, owner: OwnerId) {
+        let release = Release { resource, ..Release::exclusive(resource.key, owner) };
+        let released = self.locks.release(release, Lane::Caller).await;
+        assert!(
+            matches!(released, Ok(Released::Freed { .. })),
+            "a release by an owner: {released:?}"
+        );
     }
 
     /// Extends leases of keys in one place to this term.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::fixture::{CheckedStore, Fixture, LONG};
-use crate::store::contract::{KeyInspector, Layout, Released, StoreError};
+use crate::store::contract::{Extension, KeyInspector, Layout, Released, StoreError};
 use crate::store::scanning::ScanPosition;
 use lock_core::lock_state::{LockState, StoredLayout};
 
@@ -34,7 +34,7 @@ pub async fn a_lease_can_be_inspected(store: CheckedStore) {
     is_lease_of(&fixture, &inspected().await.expect("the key is taken"));
     let holder = locks.backend.holder(&fixture.key).await.expect("an answer");
     assert!(holder.is_some_and(|holder| holder.is_own), "another owner is told");
-    if locks.locks.capabilities().keeps_after_release {
+    if locks.locks.has(Extension::KeptKeys) {
         let kept = fixture.release(&locks, 0, LONG).await;
         assert!(matches!(kept, Ok(Released::Freed { .. })), "{kept:?}");
         let kept = inspected().await.expect("the key stays taken").holders.remove(0);

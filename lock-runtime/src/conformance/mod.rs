@@ -5,17 +5,31 @@
 //! checks can run at the same time, and on a store that is in use. They take a few seconds together, and nothing that they do
 //! depends on the speed of the machine.
 //!
-//! Not checked: whether wake-ups come, what happens during outages, which errors the store reports,
+//! An extension of the contract is checked if the store has it.
+//!
+//! Not checked: whether releases wake those who wait outside of queues, what happens during outages, which errors the store reports,
 //! and the loss of its data.
 
+mod announcements;
+mod counted;
 mod expiry;
 mod fixture;
+#[cfg(test)]
+mod flaws;
 mod inspection;
 mod owners;
+mod queues;
 mod requests;
+mod runs;
+mod sets;
 mod tokens;
 mod whole;
 
+pub use self::announcements::an_announcement_ends_with_its_hold;
+pub use self::counted::{
+    a_hold_changes_its_mode, permits_are_counted, readers_share_and_writers_do_not,
+    shares_belong_to_their_owner,
+};
 pub use self::expiry::{
     a_kept_key_is_free_afterwards, a_lease_ends, a_lease_lasts_for_its_term,
     a_renewal_extends_a_lease, a_renewal_shortens_nothing,
@@ -27,9 +41,12 @@ pub use self::owners::{
     a_batch_is_answered_one_by_one, a_free_key_is_granted_to_one_owner, a_released_key_is_free,
     only_the_owner_releases, only_the_owner_renews, the_owner_may_ask_again,
 };
+pub use self::queues::{a_claim_that_leaves_is_passed_over, claims_are_served_in_their_order};
 pub use self::requests::{
     a_dropped_request_leaves_a_lease_at_most, a_key_is_any_text, one_of_many_requests_is_granted,
 };
+pub use self::runs::a_period_has_one_run;
+pub use self::sets::several_keys_are_taken_or_none;
 pub use self::tokens::{tokens_are_for_the_owner_only, tokens_rise};
 pub use self::whole::calls_of_two_clients_exclude_each_other;
 
@@ -69,9 +86,12 @@ macro_rules! store_conformance {
                 a_lease_lasts_for_its_term, a_renewal_extends_a_lease,
                 a_renewal_shortens_nothing, renewals_at_the_same_time_shorten_nothing, the_second_request_shortens_nothing,
                 a_kept_key_is_free_afterwards, a_dropped_request_leaves_a_lease_at_most,
-                a_key_is_any_text, tokens_are_for_the_owner_only;
+                a_key_is_any_text, tokens_are_for_the_owner_only, shares_belong_to_their_owner, a_hold_changes_its_mode,
+                a_claim_that_leaves_is_passed_over, several_keys_are_taken_or_none, a_period_has_one_run,
+                an_announcement_ends_with_its_hold;
             two: a_free_key_is_granted_to_one_owner, one_of_many_requests_is_granted, tokens_rise,
-                calls_of_two_clients_exclude_each_other;
+                calls_of_two_clients_exclude_each_other, readers_share_and_writers_do_not, permits_are_counted,
+                claims_are_served_in_their_order;
         }
     };
     (let $fixture:ident = $made:expr; $store:expr) => {

@@ -11,7 +11,7 @@ use crate::store::contract::{Lane, Renewed, StoreError};
 
 /// How a hold is extended.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Extension {
+pub(crate) struct LeaseExtension {
     /// The new length of a fixed lease.
     pub(crate) term: Option<Duration>,
     pub(crate) min_hold: Duration,
@@ -26,7 +26,7 @@ impl Engine {
     pub(crate) async fn extend(
         &self,
         hold: &Hold,
-        Extension { term, min_hold, acknowledged_by }: Extension,
+        LeaseExtension { term, min_hold, acknowledged_by }: LeaseExtension,
     ) -> Result<(), LockError> {
         let (sent, lease) = (BootInstant::now(), hold.lease());
         if !lease.store().capabilities().renews_to_any_length {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::acquire::{self, AcquireRequest};
-use super::extend::Extension;
+use super::extend::LeaseExtension;
 use super::fairness::limit::HandoffLimit;
 use super::handoff::{Hold, LocalQueues, Permit};
 use super::lease::{Locked, Terms};
@@ -136,8 +136,8 @@ pub(crate) async fn acquire(engine: &TestEngine, request: Request) -> Result<Hol
 }
 
 /// An extension that needs no acknowledgement.
-pub(crate) fn extension(term: Option<Duration>, min_hold: Duration) -> Extension {
-    Extension { term, min_hold, acknowledged_by: RequiredReplicas::NONE }
+pub(crate) fn extension(term: Option<Duration>, min_hold: Duration) -> LeaseExtension {
+    LeaseExtension { term, min_hold, acknowledged_by: RequiredReplicas::NONE }
 }
 
 /// The owner of a hold.

@@ -9,8 +9,7 @@ use crate::backoff::{Backoff, jittered};
 use crate::error::LockError;
 use crate::lock::Lock;
 use crate::runtime;
-use crate::store::contract::Left;
-use crate::wire_format::WireFormat;
+use crate::store::contract::{Extension, Left};
 
 /// The longest time between two questions to the store.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -118,7 +117,7 @@ impl Seat {
         runtime::checked()?;
         let (key, client) = (self.0.full_key()?, self.0.client());
         client.engine.admit(&key)?;
-        let store = client.store(WireFormat::Token);
+        let store = client.store_with(Extension::Announcements)?;
         let announced = store.announced(&key).await.map_err(|error| error.about(&key))?;
         Ok(announced.and_then(|(text, left)| {
             let (term, name) = text.split_once(' ')?;

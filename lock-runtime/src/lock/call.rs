@@ -8,7 +8,7 @@ use crate::branches::BranchQueue;
 use crate::clock::BootInstant;
 use crate::connected::Connected;
 use crate::engine::acquire::{self, AcquireRequest};
-use crate::engine::extend::Extension;
+use crate::engine::extend::LeaseExtension;
 use crate::engine::lease::Terms;
 use crate::error::LockError;
 #[cfg(feature = "testing")]
@@ -19,7 +19,7 @@ use crate::key;
 use crate::maybe_ready::MaybeReady;
 use crate::options::LockOptions;
 use crate::reentrancy;
-use crate::store::contract::{LockStore, Mode};
+use crate::store::contract::{Extension, LockStore, Mode};
 use crate::telemetry::{SiteMetrics, spans_are_enabled};
 use crate::timeout::{Timeout, Wait};
 
@@ -75,7 +75,7 @@ pub(crate) fn hold(
         (Cow::Borrowed(_), Some(kept)) => Arc::clone(kept),
         (key, _) => Arc::from(key),
     };
-    let is_fair = options.fair.unwrap_or_default() && store.capabilities().queues;
+    let is_fair = options.fair.unwrap_or_default() && store.has(Extension::Queues);
     let timeout = Timeout::new(wait);
     #[cfg(feature = "testing")]
     if let Some(fate) = fated_call::of(client, &[&key], site.label()) {
@@ -137,7 +137,7 @@ pub(crate) fn share(guard: LockGuard, terms: &Terms, wait: Wait) -> Unmeasured<L
         return MaybeReady::ready(Ok(guard));
     }
     MaybeReady::pending(async move {
-        let extension = Extension { term: longer, min_hold, acknowledged_by };
+        let extension = LeaseExtension { term: longer, min_hold, acknowledged_by };
         let extend = guard.engine().extend(guard.hold(), extension);
         let extended = match wait.limit().filter(|limit| !limit.is_zero()) {
             None => extend.await,

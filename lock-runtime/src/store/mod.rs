@@ -8,8 +8,9 @@
 //! * [`OpenStore`] makes the store of each client.
 //! * [`Backend`] is the store of a client: it connects, and has a [`LockStore`] for each [`Layout`] of locks, such as those of
 //!   semaphores.
-//! * [`LockStore`] has the requests about locks in one layout. It has to acquire, renew and release. The rest is optional:
-//!   a call that needs more gets [`LockError::Config`](crate::LockError::Config), which names the option.
+//! * [`LockStore`] has the requests about locks in one layout. It has to acquire, renew and release. Each [`Extension`] is
+//!   optional: a store names those that it has in its [`Capabilities`]. A call that needs another one gets
+//!   [`LockError::Config`](crate::LockError::Config), which names the option, before a request is sent.
 //! * [`runner`] is for stores whose requests are asynchronous functions.
 //!
 //! # What a store promises
@@ -51,7 +52,7 @@
 //!
 //! use lock_runtime::store::{
 //!     Acquired, Answer, Backend, Claim, Grant, Lane, Layout, Left, LockStore, OpenStore, OwnerId, Release, Released, Renewal,
-//!     Renewed, RequestTimeout, Resource, SendTrace, Settings, StoreError, Subscription, Subscriptions, UnsupportedLocks,
+//!     Renewed, RequestTimeout, Resource, SendTrace, Settings, StoreError, Subscription, Subscriptions,
 //! };
 //! use lock_runtime::{LockClient, LockError};
 //!
@@ -68,21 +69,17 @@
 //!     }
 //!
 //!     fn open(&self, _: &Settings) -> Result<Arc<dyn Backend>, LockError> {
-//!         let (locks, others) = (Arc::new(self.clone()), UnsupportedLocks::of_all("the store `table`", ""));
-//!         Ok(Arc::new(TableClient { locks, others }))
+//!         Ok(Arc::new(TableClient(Arc::new(self.clone()))))
 //!     }
 //! }
 //!
-//! struct TableClient {
-//!     locks: Arc<Table>,
-//!     others: [Arc<UnsupportedLocks>; Layout::ALL.len()],
-//! }
+//! struct TableClient(Arc<Table>);
 //!
 //! impl Backend for TableClient {
-//!     fn handle(&self, layout: Layout) -> Arc<dyn LockStore> {
-//!         match layout {
-//!             Layout::TOKEN => self.locks.clone(),
-//!             other => self.others[other.index()].clone(),
+//!     fn handle(&self, layout: Layout) -> Result<Arc<dyn LockStore>, StoreError> {
+//!         match layout.extension() {
+//!             None => Ok(self.0.clone()),
+//!             Some(extension) => Err(extension.lacking("the store `table`")),
 //!         }
 //!     }
 //! }
@@ -194,10 +191,10 @@ pub use lock_core::store::announcements::{Announced, Announcement};
 pub use lock_core::store::asker::SentQuestion;
 #[cfg(feature = "store")]
 pub use lock_core::store::contract::{
-    Acquired, Asker, Backend, BackgroundRuntimes, Capabilities, Claim, Fenced, Grant, KeyInspector,
-    Lane, Layout, Left, LockStore, Mode, ModeChange, ModeChanged, OpenStore, Place, Queued,
-    Queueing, Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, SetAcquired,
-    SetClaim, Slot, StoreAnswer,
+    Acquired, Asker, Backend, BackgroundRuntimes, Capabilities, Claim, Extension, Extensions,
+    Fenced, Grant, KeyInspector, Lane, Layout, Left, LockStore, Mode, ModeChange, ModeChanged,
+    OpenStore, Place, Queued, Queueing, Release, Released, ReleasedBatch, Renewal, Renewed,
+    Resource, SendTrace, SetAcquired, SetClaim, Slot, StoreAnswer,
 };
 #[cfg(feature = "store")]
 pub use lock_core::store::hold_reports::{ChangedKeys, HoldReport, HoldReports};
@@ -219,8 +216,6 @@ pub use lock_core::store::runner;
 pub use lock_core::store::scanning::{ScanPage, ScanPosition};
 #[cfg(feature = "store")]
 pub use lock_core::store::subscriptions::{Subscription, Subscriptions};
-#[cfg(feature = "store")]
-pub use lock_core::store::unsupported::UnsupportedLocks;
 #[cfg(feature = "store")]
 pub use lock_core::timeout::RequestTimeout;
 #[cfg(feature = "etcd")]

@@ -82,7 +82,8 @@ pub(crate) fn open(
             return Err(wrong(problem));
         }
     }
-    Ok(Arc::new(QuorumBackend::new(stores, quorum::server_timeout(settings.lease))))
+    let quorum = QuorumBackend::new(stores, quorum::server_timeout(settings.lease))?;
+    Ok(Arc::new(quorum))
 }
 
 /// The settings of the stores of a quorum.

@@ -33,13 +33,13 @@ pub(super) struct TestBackend {
 impl TestBackend {
     pub(super) fn new() -> Arc<Self> {
         let inner = MemoryBackend::new();
-        let handle = |layout| Arc::new(TestStore { inner: inner.handle(layout) });
+        let handle = |layout| Arc::new(TestStore { inner: inner.locks(layout) });
         let handles = Layout::ALL.map(handle);
         Arc::new(Self { inner, handles })
     }
 
     fn plain(&self) -> Arc<dyn LockStore> {
-        self.inner.handle(Layout::TOKEN)
+        self.inner.locks(Layout::TOKEN)
     }
 
     /// Acquires a plain lock for somebody else.
@@ -112,8 +112,8 @@ impl Backend for TestBackend {
         self.inner.asker(namespace)
     }
 
-    fn handle(&self, layout: Layout) -> Arc<dyn LockStore> {
-        Arc::clone(&self.handles[layout.index()]) as Arc<dyn LockStore>
+    fn handle(&self, layout: Layout) -> Result<Arc<dyn LockStore>, StoreError> {
+        Ok(Arc::clone(&self.handles[layout.index()]) as Arc<dyn LockStore>)
     }
 }
 

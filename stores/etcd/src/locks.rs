@@ -14,8 +14,8 @@ use lock_core::error::LockError;
 use lock_core::maybe_ready::MaybeReady;
 use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::{
-    Acquired, Backend, Capabilities, Claim, Fenced, Lane, Layout, LockStore, Release, Released,
-    ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreAnswer, StoreError,
+    Acquired, Backend, Capabilities, Claim, Extension, Fenced, Lane, Layout, LockStore, Release,
+    Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreAnswer, StoreError,
 };
 use lock_core::store::owner::OwnerId;
 use lock_core::store::runner::{
@@ -104,15 +104,18 @@ impl LockStore for EtcdLocks {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { keeps_after_release: true, ..Capabilities::PLAIN }
+        if Safeguard::Tracking.is_on() {
+            return Capabilities::with(&[
+                Extension::KeptKeys,
+                Extension::Tokens,
+                Extension::ChangeReports,
+            ]);
+        }
+        Capabilities::with(&[Extension::KeptKeys, Extension::Tokens])
     }
 
     fn shown(&self) -> String {
         "the store `etcd`".to_owned()
-    }
-
-    fn watches(&self) -> bool {
-        Safeguard::Tracking.is_on()
     }
 
     fn layout(&self) -> &'static str {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::client::PostgresClient;
 use lock_core::maybe_ready::MaybeReady;
 use lock_core::store::contract::{
-    Acquired, Capabilities, Claim, Fenced, Lane, Layout, LockStore, Release, Released,
+    Acquired, Capabilities, Claim, Extension, Fenced, Lane, Layout, LockStore, Release, Released,
     ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreAnswer, StoreError,
 };
 use lock_core::store::owner::OwnerId;
@@ -71,7 +71,7 @@ impl LockStore for PostgresLocks {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { keeps_after_release: true, ..Capabilities::PLAIN }
+        Capabilities::with(&[Extension::KeptKeys, Extension::Tokens])
     }
 
     fn shown(&self) -> String {

@@ -56,10 +56,8 @@ use lock_core::store::contract::{
 };
 use lock_core::store::hold_reports::HoldReports;
 use lock_core::store::key_holder::KeyHolder;
-use lock_core::store::unsupported::UnsupportedLocks;
-use lock_core::wire_format::WireFormat;
 
-/// What to do about what it lacks.
+/// What to do about the layouts that it lacks.
 const INSTEAD: &str = ", because its servers could disagree about their holders; use exclusive locks, or a single server, sentinels or a cluster";
 
 /// The smallest number of stores: a quorum of fewer would tolerate no failure.
@@ -105,24 +103,24 @@ pub struct QuorumBackend {
     members: Arc<[Arc<QuorumMember>]>,
     membership: Arc<Membership>,
     locks: Arc<QuorumStore>,
-    /// The handles for kinds of locks that a quorum does not have, by [`Layout::index`].
-    unsupported: [Arc<UnsupportedLocks>; Layout::ALL.len()],
     server_timeout: Duration,
 }
 
 impl QuorumBackend {
-    /// A quorum of these stores, each with its address.
-    pub fn new(stores: Vec<(Arc<dyn Backend>, String)>, server_timeout: Duration) -> Self {
+    /// A quorum of these stores, each with its address. Fails if one of them has no votes.
+    pub fn new(
+        stores: Vec<(Arc<dyn Backend>, String)>,
+        server_timeout: Duration,
+    ) -> Result<Self, StoreError> {
         let (backends, names): (Vec<_>, Vec<_>) = stores.into_iter().unzip();
         let membership = Arc::new(Membership::new(names));
         let members = backends.into_iter().enumerate().map(|(number, backend)| {
-            let votes = backend.handle(Layout::Vote);
-            QuorumMember::new(number, (backend, votes), Arc::clone(&membership))
+            let votes = backend.handle(Layout::Vote)?;
+            Ok(QuorumMember::new(number, (backend, votes), Arc::clone(&membership)))
         });
-        let members: Arc<[_]> = members.collect();
+        let members: Arc<[_]> = members.collect::<Result<_, StoreError>>()?;
         let locks = QuorumStore::new(Arc::clone(&members), Arc::clone(&membership), server_timeout);
-        let unsupported = UnsupportedLocks::of_all(SHOWN, INSTEAD);
-        Self { members, membership, locks, unsupported, server_timeout }
+        Ok(Self { members, membership, locks, server_timeout })
     }
 
     /// Connects to all stores at once. Fails if one must not vote, or fewer than a majority can be reached. Waits for the
@@ -319,11 +317,16 @@ impl Backend for QuorumBackend {
         Err(no_operators())
     }
 
-    fn handle(&self, layout: Layout) -> Arc<dyn LockStore> {
-        match layout {
-            Layout::Wire(WireFormat::Token) => Arc::clone(&self.locks) as Arc<dyn LockStore>,
-            other => Arc::clone(&self.unsupported[other.index()]) as Arc<dyn LockStore>,
-        }
+    fn handle(&self, layout: Layout) -> Result<Arc<dyn LockStore>, StoreError> {
+        let Some(extension) = layout.extension() else {
+            return Ok(Arc::clone(&self.locks) as Arc<dyn LockStore>);
+        };
+        Err(match extension.lacking(SHOWN) {
+            StoreError::Config { option, problem } => {
+                StoreError::Config { option, problem: problem + INSTEAD }
+            }
+            other => other,
+        })
     }
 }
 fn no_operators() -> StoreError {

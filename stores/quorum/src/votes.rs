@@ -15,8 +15,8 @@ use lock_core::clock::BootInstant;
 use lock_core::maybe_ready::MaybeReady;
 use lock_core::store::announcements::{Announced, Announcement};
 use lock_core::store::contract::{
-    Acquired, Capabilities, Claim, Fenced, Lane, Layout, Left, LockStore, Release, Released,
-    ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreAnswer, StoreError,
+    Acquired, Capabilities, Claim, Extension, Fenced, Lane, Layout, Left, LockStore, Release,
+    Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreAnswer, StoreError,
 };
 use lock_core::store::owner::OwnerId;
 use lock_core::store::subscriptions::{Subscription, Subscriptions};
@@ -168,18 +168,22 @@ impl LockStore for QuorumStore {
 
     fn capabilities(&self) -> Capabilities {
         let members = self.members.iter().map(|member| member.store.capabilities());
-        let all = members.fold(Capabilities::ALL, |all, one| Capabilities {
-            keeps_after_release: all.keeps_after_release && one.keeps_after_release,
+        let own = Capabilities {
+            counts_waiters: true,
+            owner_per_attempt: true,
+            shortest_lease: SHORTEST_LEASE,
+            ..Capabilities::with(&[
+                Extension::KeptKeys,
+                Extension::Announcements,
+                Extension::Tokens,
+            ])
+        };
+        members.fold(own, |all, one| Capabilities {
+            extensions: all.extensions.and(one.extensions),
             renews_to_any_length: all.renews_to_any_length && one.renews_to_any_length,
             counts_waiters: all.counts_waiters && one.counts_waiters,
             ..all
-        });
-        Capabilities {
-            owner_per_attempt: true,
-            shortest_lease: SHORTEST_LEASE,
-            acknowledges: false,
-            ..all
-        }
+        })
     }
 
     fn shown(&self) -> String {

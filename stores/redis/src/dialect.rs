@@ -16,7 +16,7 @@ use super::client_id::ClientId;
 use super::hash_slot;
 use super::queue::QueueName;
 use super::script::{Publish, Script};
-use lock_core::store::contract::{Claim, Layout};
+use lock_core::store::contract::{Claim, Extension, Extensions, Layout};
 use lock_core::store::owner::OwnerId;
 
 /// The scripts about runs that happen at most once per period.
@@ -108,6 +108,21 @@ impl Dialect {
     /// The script that changes the mode of a hold, if the locks have modes.
     pub(super) fn change(&self, publish: Publish) -> Option<&Script> {
         self.change.as_ref().map(|script| script.publishing(publish))
+    }
+
+    /// What locks in this layout have besides those of the contract's required part.
+    pub(super) fn extensions(&self) -> Extensions {
+        [
+            (Extension::Queues, self.queues),
+            (Extension::Runs, self.runs.is_some()),
+            (Extension::Announcements, self.announcements.is_some()),
+            (Extension::Tokens, self.fence.is_some()),
+            (Extension::SeveralKeys, self.acquire_all.is_some()),
+        ]
+        .into_iter()
+        .filter(|(_, has)| *has)
+        .map(|(extension, _)| extension)
+        .fold(Extensions::of(&[Extension::KeptKeys, Extension::Acknowledgements]), Extensions::with)
     }
 
     /// Whether a lock may have several holders. Requests about it say in which mode.

@@ -22,9 +22,9 @@ use lock_core::replicas::RequiredReplicas;
 use lock_core::safeguard::Safeguard;
 use lock_core::store::announcements::{Announced, Announcement};
 use lock_core::store::contract::{
-    Acquired, Capabilities, Claim, Fenced, Lane, Left, LockStore, Mode, ModeChange, ModeChanged,
-    Place, Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, SetAcquired,
-    SetClaim, Slot, StoreAnswer, StoreError,
+    Acquired, Capabilities, Claim, Extension, Fenced, Lane, Left, LockStore, Mode, ModeChange,
+    ModeChanged, Place, Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace,
+    SetAcquired, SetClaim, Slot, StoreAnswer, StoreError,
 };
 use lock_core::store::owner::OwnerId;
 use lock_core::store::periods::{RunEnd, RunEnded, RunRecord, RunStart, RunStarted};
@@ -102,13 +102,18 @@ impl RedisStore {
         };
         let timeout = RequestTimeout::of(self.shared.response_timeout);
         let class =
-            if LockStore::watches(self) { RequestClass::Tracked } else { RequestClass::Unlimited };
+            if self.reports_changes() { RequestClass::Tracked } else { RequestClass::Unlimited };
         let measured = Some(self.shared.measured(StoreOperation::Renew));
         let options = RequestOptions { measured, ..RequestOptions::new(class, timeout) };
         let key = |index: usize| batch[index].resource.key;
         let (script, locks) = (&dialect.renew, batch.len());
         let requests = ScriptBatch { script, locks, key: &key, options, wants_carriers };
         route.run_for_each(&requests, &args, decode::renewed).await
+    }
+
+    /// Whether it reports changes of keys by others. Holders that share a key would report each other's renewals.
+    fn reports_changes(&self) -> bool {
+        !self.dialect.has_modes() && self.tracks()
     }
 }
 
@@ -248,12 +253,11 @@ impl LockStore for RedisStore {
 
     fn capabilities(&self) -> Capabilities {
         let verifies_transfers = self.shared.servers.have_quarantines();
-        Capabilities { queues: self.dialect.queues, verifies_transfers, ..Capabilities::ALL }
-    }
-
-    fn watches(&self) -> bool {
-        // Holders that share a key would report each other's renewals.
-        !self.dialect.has_modes() && self.tracks()
+        let mut extensions = self.dialect.extensions();
+        if self.reports_changes() {
+            extensions = extensions.with(Extension::ChangeReports);
+        }
+        Capabilities { extensions, verifies_transfers, counts_waiters: true, ..Capabilities::PLAIN }
     }
 
     fn place(&self, key: &str) -> Place {

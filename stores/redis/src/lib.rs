@@ -386,8 +386,8 @@ impl Backend for RedisBackend {
         MaybeReady::pending(self.shared.check_readiness(layout))
     }
 
-    fn handle(&self, layout: Layout) -> Arc<dyn LockStore> {
-        Arc::clone(&self.handles[layout.index()]) as Arc<dyn LockStore>
+    fn handle(&self, layout: Layout) -> Result<Arc<dyn LockStore>, StoreError> {
+        Ok(Arc::clone(&self.handles[layout.index()]) as Arc<dyn LockStore>)
     }
 }
 impl KeyInspector for RedisBackend {

@@ -139,7 +139,7 @@ async fn a_release_knows_whether_others_wait() {
     let timeout = LEASE * 10;
     let store = EtcdStore::new(&etcd.url()).expect("a URL");
     let client = store.open(&Settings::new(LEASE * 30, timeout)).expect("a client");
-    let locks = client.handle(Layout::TOKEN);
+    let locks = client.handle(Layout::TOKEN).expect("plain locks");
     let [one, two] = [(), ()].map(|()| OwnerId::new().expect("randomness"));
     let acquire = async |owner, renewed, fresh| {
         let (claim, trace) = (Claim::exclusive("k", owner, LEASE * 10), SendTrace::default());

@@ -96,7 +96,7 @@ struct PlainLocks(Arc<dyn LockStore>);
 impl PlainLocks {
     fn of(store: &PostgresStore) -> Self {
         let client = store.open(&Settings::new(LEASE * 60, LEASE * 60)).expect("a client");
-        Self(client.handle(Layout::TOKEN))
+        Self(client.handle(Layout::TOKEN).expect("plain locks"))
     }
 
     /// An attempt; a `fresh` one begins with the cheapest statement.

@@ -96,8 +96,15 @@ impl Backend for MemoryBackend {
         Ok(Box::new(MemoryAsker::new(Arc::clone(&self.clients), namespace)))
     }
 
-    fn handle(&self, layout: Layout) -> Arc<dyn LockStore> {
-        Arc::clone(&self.handles[layout.index()]) as Arc<dyn LockStore>
+    fn handle(&self, layout: Layout) -> Result<Arc<dyn LockStore>, StoreError> {
+        Ok(self.locks(layout))
+    }
+}
+
+impl MemoryBackend {
+    /// The handle for locks in this layout.
+    pub fn locks(&self, layout: Layout) -> Arc<MemoryStore> {
+        Arc::clone(&self.handles[layout.index()])
     }
 }
 

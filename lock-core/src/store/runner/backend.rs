@@ -21,7 +21,6 @@ use crate::store::key_holder::KeyHolder;
 use crate::store::owner::{ClientTag, OwnerId};
 use crate::store::settings::Settings;
 use crate::store::subscriptions::{Subscription, Subscriptions};
-use crate::store::unsupported::UnsupportedLocks;
 use crate::timeout::RequestTimeout;
 
 /// The shortest term that a store is asked for.
@@ -160,7 +159,6 @@ pub struct AsyncBackend<C> {
     client: Arc<C>,
     requests: Arc<AsyncRequests>,
     locks: Arc<dyn LockStore>,
-    unsupported: [Arc<UnsupportedLocks>; Layout::ALL.len()],
     inspector: LeaseInspector<C>,
     reports: OnceLock<HoldReports>,
 }
@@ -174,8 +172,7 @@ impl<C: AsyncClient> AsyncBackend<C> {
     ) -> Arc<Self> {
         let (leases, runner) = (Arc::clone(&client), Arc::clone(&requests.runner));
         let inspector = LeaseInspector::new(leases, runner, (requests.told.clone(), requests.tag));
-        let unsupported = UnsupportedLocks::of_all(&locks.shown(), "");
-        Arc::new(Self { client, requests, locks, unsupported, inspector, reports: OnceLock::new() })
+        Arc::new(Self { client, requests, locks, inspector, reports: OnceLock::new() })
     }
 }
 
@@ -194,7 +191,7 @@ impl<C: AsyncClient> Backend for AsyncBackend<C> {
     }
 
     fn check_readiness(&self, layout: Layout) -> StoreAnswer<'_, ()> {
-        if let Some(refusal) = self.unsupported[layout.index()].refusal() {
+        if let Err(refusal) = self.handle(layout) {
             return MaybeReady::ready(Err(refusal));
         }
         let client = Arc::clone(&self.client);
@@ -209,10 +206,10 @@ impl<C: AsyncClient> Backend for AsyncBackend<C> {
         Ok(&self.inspector)
     }
 
-    fn handle(&self, layout: Layout) -> Arc<dyn LockStore> {
-        if layout == Layout::TOKEN {
-            return Arc::clone(&self.locks);
+    fn handle(&self, layout: Layout) -> Result<Arc<dyn LockStore>, StoreError> {
+        match layout.extension() {
+            None => Ok(Arc::clone(&self.locks)),
+            Some(extension) => Err(extension.lacking(&self.locks.shown())),
         }
-        Arc::clone(&self.unsupported[layout.index()]) as Arc<dyn LockStore>
     }
 }

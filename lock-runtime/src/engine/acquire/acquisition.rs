@@ -37,7 +37,9 @@ use crate::engine::local_queue::KeyStatus;
 use crate::engine::receivers::{Receiver, offered};
 use crate::error::LockError;
 use crate::safeguard::Safeguard;
-use crate::store::contract::{Acquired, Grant, Left, Origin, Queueing, SendTrace, StoreError};
+use crate::store::contract::{
+    Acquired, Extension, Grant, Left, Origin, Queueing, SendTrace, StoreError,
+};
 use crate::store::owner::OwnerId;
 use crate::store::queueing::QueueEntries;
 use crate::store::subscriptions::LockTransfer;
@@ -150,7 +152,7 @@ impl Acquisition {
         if let Some(hold) = self.receive() {
             return Ok(hold);
         }
-        let has_queues = self.request.store.capabilities().queues;
+        let has_queues = self.request.store.has(Extension::Queues);
         let mut seems_free = true;
         let mut so_far = AttemptsSoFar::new(timeout, known);
         if let Some(due) = yield_due {
@@ -310,7 +312,7 @@ impl Acquisition {
             return None;
         }
         let due = self.engine.queues().yield_due(&self.request.key)?;
-        if self.request.store.capabilities().queues {
+        if self.request.store.has(Extension::Queues) {
             return None;
         }
         let pause = timeout.remaining().map_or(due.pause, |left| due.pause.min(left / 4));
@@ -321,7 +323,7 @@ impl Acquisition {
     fn others_wait(&self, timeout: &Timeout) -> bool {
         let may_wait =
             || self.request.is_fair || self.engine.queues().is_contended(&self.request.key);
-        !timeout.is_single_attempt() && may_wait() && self.request.store.capabilities().queues
+        !timeout.is_single_attempt() && may_wait() && self.request.store.has(Extension::Queues)
     }
 
     /// Sends one request to a store that answers immediately.

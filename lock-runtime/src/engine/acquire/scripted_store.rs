@@ -129,7 +129,7 @@ impl LockStore for ScriptedStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::ALL
+        Capabilities { counts_waiters: true, ..Capabilities::PLAIN }
     }
 
     fn layout(&self) -> &'static str {

@@ -7,7 +7,7 @@ use crate::backoff::between;
 use crate::clock::BootInstant;
 use crate::engine::fairness::yielding::Yield;
 use crate::safeguard::Safeguard;
-use crate::store::contract::{Left, Queued, Queueing};
+use crate::store::contract::{Extension, Left, Queued, Queueing};
 use crate::store::owner::OwnerId;
 use crate::store::queueing::QueueEntries;
 use crate::store::subscriptions::{LockTransfer, Subscription};
@@ -195,7 +195,7 @@ impl WakeSource {
     /// How the next claim is to wait.
     pub(super) fn queueing(&mut self, request: &AcquireRequest) -> Queueing {
         match &self.subscription {
-            Some(_) if !request.store.capabilities().queues => Queueing::None,
+            Some(_) if !request.store.has(Extension::Queues) => Queueing::None,
             Some(subscription) if subscription.is_live() => {
                 self.tried_since_live = true;
                 Queueing::Woken

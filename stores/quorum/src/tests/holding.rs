@@ -230,7 +230,7 @@ async fn the_announcement_of_a_majority_counts() {
     let announced = locks.announced("k").await.expect("answers");
     assert!(announced.is_some_and(|(text, _)| text == "leader"));
     let release_at = async |store: usize| {
-        let store = quorum.stores[store].handle(Layout::Vote);
+        let store = quorum.stores[store].locks(Layout::Vote);
         let released = store.release(release(owner), Lane::Caller).await;
         assert_eq!(released, Ok(Released::Freed { woken: 0 }));
     };
@@ -251,7 +251,7 @@ async fn the_announcement_of_a_majority_counts() {
     release_at(2).await;
     assert_eq!(locks.announced("k").await, Ok(None));
     // One store still has the lock.
-    assert!(is_granted(&claim(&*quorum.stores[0].handle(Layout::Vote), owner, LEASE).await));
+    assert!(is_granted(&claim(&*quorum.stores[0].locks(Layout::Vote), owner, LEASE).await));
     assert_eq!(
         locks.announce(announcement).await,
         Ok(Announced::Gone),
@@ -270,14 +270,15 @@ impl MemoryQuorum {
         let stores: Vec<_> = (0..3).map(|_| MemoryBackend::new()).collect();
         let members =
             stores.iter().map(|store| (Arc::clone(store) as Arc<dyn Backend>, String::new()));
-        let backend = QuorumBackend::new(members.collect(), server_timeout(LEASE));
+        let backend =
+            QuorumBackend::new(members.collect(), server_timeout(LEASE)).expect("they have votes");
         let (renewals, wake_ups) = (Handle::current(), Handle::current());
         backend.adopt(&BackgroundRuntimes { renewals, wake_ups }, HoldReports::new(|_| {}));
         Self { stores, backend }
     }
 
     fn locks(&self) -> Arc<dyn LockStore> {
-        self.backend.handle(Layout::TOKEN)
+        plain_locks(&self.backend)
     }
 }
 
@@ -290,7 +291,7 @@ async fn the_messages_about_a_release_wake_those_who_wait_when_a_majority_is_fre
     waiting.live().await;
     let free = async |store: usize| {
         let freed =
-            quorum.stores[store].handle(Layout::Vote).release(release(holder), Lane::Caller).await;
+            quorum.stores[store].locks(Layout::Vote).release(release(holder), Lane::Caller).await;
         assert_eq!(freed, Ok(Released::Freed { woken: 0 }));
         tokio::time::timeout(Duration::from_millis(50), waiting.woken()).await.is_ok()
     };
@@ -307,7 +308,7 @@ async fn votes_of_a_minority_that_are_undone_wake_nobody() {
     let quorum = MemoryQuorum::new();
     let (locks, holder) = (quorum.locks(), owner());
     for store in &quorum.stores[..2] {
-        assert!(is_granted(&claim(&*store.handle(Layout::Vote), holder, LEASE).await));
+        assert!(is_granted(&claim(&*store.locks(Layout::Vote), holder, LEASE).await));
     }
     let waiting = locks.subscribe(Resource::exclusive("k"), owner(), LEASE);
     waiting.live().await;

@@ -16,8 +16,8 @@ impl Backend for Described {
         lock_core::maybe_ready::MaybeReady::ready(Ok(self.1.lock().expect("test").clone()))
     }
 
-    fn handle(&self, _: Layout) -> Arc<dyn LockStore> {
-        Arc::clone(&self.0)
+    fn handle(&self, _: Layout) -> Result<Arc<dyn LockStore>, StoreError> {
+        Ok(Arc::clone(&self.0))
     }
 }
 
@@ -28,13 +28,17 @@ fn described(profiles: [StoreProfile; 3]) -> QuorumBackend {
 /// Stores whose profiles may change.
 fn changing(profiles: &[Arc<Mutex<StoreProfile>>; 3]) -> QuorumBackend {
     let member = |(number, profile)| {
-        let store = MemoryBackend::new().handle(Layout::Vote);
+        let store = MemoryBackend::new().locks(Layout::Vote);
         (
             Arc::new(Described(store, Arc::clone(profile))) as Arc<dyn Backend>,
             format!("store {number}"),
         )
     };
-    QuorumBackend::new(profiles.iter().enumerate().map(member).collect(), server_timeout(LEASE))
+    quorum_of(profiles.iter().enumerate().map(member).collect())
+}
+
+fn quorum_of(members: Vec<(Arc<dyn Backend>, String)>) -> QuorumBackend {
+    QuorumBackend::new(members, server_timeout(LEASE)).expect("they have votes")
 }
 
 fn profile(server: &str) -> StoreProfile {
@@ -70,10 +74,10 @@ async fn stores_that_are_not_independent_are_refused() {
 async fn a_store_that_is_not_independent_has_no_vote() {
     let [a, b] = ["a", "b"].map(profile);
     let quorum = described([a.clone(), a.clone(), b]);
-    let locks = quorum.handle(Layout::TOKEN);
+    let locks = plain_locks(&quorum);
     assert!(is_granted(&claim(&*locks, owner(), LEASE).await), "two stores of three");
     let quorum = described([a.clone(), a.clone(), a]);
-    let locks = quorum.handle(Layout::TOKEN);
+    let locks = plain_locks(&quorum);
     let claimed = claim(&*locks, owner(), LEASE).await;
     let is_refused = matches!(claimed, Err(StoreError::Config { option: "quorum", .. }));
     assert!(is_refused, "one server is a majority: {claimed:?}");
@@ -84,13 +88,13 @@ async fn a_store_that_is_not_independent_has_no_vote() {
 async fn a_server_that_takes_the_place_of_another_one_votes_after_a_check() {
     let profiles = ["a", "b", "c"].map(|name| Arc::new(Mutex::new(profile(name))));
     let stores =
-        [0; 3].map(|_| Arc::new(FaultyStore::new(MemoryBackend::new().handle(Layout::Vote))));
+        [0; 3].map(|_| Arc::new(FaultyStore::new(MemoryBackend::new().locks(Layout::Vote))));
     let members = stores.iter().zip(&profiles).enumerate().map(|(number, (store, profile))| {
         let described = Described(Arc::clone(store) as Arc<dyn LockStore>, Arc::clone(profile));
         (Arc::new(described) as Arc<dyn Backend>, format!("store {number}"))
     });
-    let quorum = QuorumBackend::new(members.collect(), server_timeout(LEASE));
-    let locks = quorum.handle(Layout::TOKEN);
+    let quorum = quorum_of(members.collect());
+    let locks = plain_locks(&quorum);
     let first = owner();
     assert!(is_granted(&claim(&*locks, first, LEASE).await), "three servers");
     locks.release(release(first), Lane::Caller).await.expect("held");
@@ -106,7 +110,7 @@ async fn a_server_that_takes_the_place_of_another_one_votes_after_a_check() {
 async fn a_store_that_was_refused_votes_when_another_one_has_taken_its_place() {
     let profiles = ["a", "a", "a"].map(|name| Arc::new(Mutex::new(profile(name))));
     let quorum = changing(&profiles);
-    let locks = quorum.handle(Layout::TOKEN);
+    let locks = plain_locks(&quorum);
     assert!(!is_granted(&claim(&*locks, owner(), LEASE).await), "one server votes three times");
     *profiles[1].lock().expect("test") = profile("b");
     let end = Instant::now() + LEASE * 10;
@@ -122,7 +126,7 @@ async fn stores_of_different_versions_vote_for_clients_that_are_connected() {
     let newer = StoreProfile { version: Some("redis 9".to_owned()), ..profile("c") };
     let quorum =
         described([profile("a"), newer, StoreProfile { is_replica: true, ..profile("b") }]);
-    let locks = quorum.handle(Layout::TOKEN);
+    let locks = plain_locks(&quorum);
     assert!(is_granted(&claim(&*locks, owner(), LEASE).await), "two servers of three");
     assert!(quorum.connect().await.is_err(), "a client that connects");
 }
@@ -131,7 +135,7 @@ async fn stores_of_different_versions_vote_for_clients_that_are_connected() {
 async fn other_kinds_of_locks_are_errors_that_say_so() {
     let quorum = FaultyQuorum::of(3);
     for (layout, option) in [(Layout::ReadWrite, "mode"), (Layout::Semaphore, "permits")] {
-        match claim(&*quorum.backend.handle(layout), owner(), LEASE).await {
+        match quorum.backend.handle(layout).map(drop) {
             Err(StoreError::Config { option: named, problem }) => {
                 assert_eq!(named, option);
                 assert!(problem.contains("a quorum has no"), "{problem}");

@@ -27,6 +27,10 @@ use lock_core::timeout::RequestTimeout;
 
 const LEASE: Duration = Duration::from_secs(3);
 
+fn plain_locks(quorum: &QuorumBackend) -> Arc<dyn LockStore> {
+    quorum.handle(Layout::TOKEN).expect("a quorum has plain locks")
+}
+
 /// Stores in memory, whose requests meet planned faults, and a quorum of them.
 struct FaultyQuorum {
     /// The stores as another client sees them, without faults.
@@ -37,8 +41,8 @@ struct FaultyQuorum {
 
 impl FaultyQuorum {
     fn of(stores: usize) -> Self {
-        let memory: Vec<_> =
-            (0..stores).map(|_| MemoryBackend::new().handle(Layout::Vote)).collect();
+        let votes = |_| MemoryBackend::new().locks(Layout::Vote) as Arc<dyn LockStore>;
+        let memory: Vec<_> = (0..stores).map(votes).collect();
         let faulty: Vec<_> =
             memory.iter().map(|store| Arc::new(FaultyStore::new(Arc::clone(store)))).collect();
         let named = |(number, store): (usize, &Arc<FaultyStore>)| {
@@ -46,14 +50,14 @@ impl FaultyQuorum {
             (Arc::new(OneStore(store)) as Arc<dyn Backend>, format!("store {number}"))
         };
         let members = faulty.iter().enumerate().map(named).collect();
-        let backend = QuorumBackend::new(members, server_timeout(LEASE));
+        let backend = QuorumBackend::new(members, server_timeout(LEASE)).expect("they have votes");
         let (renewals, wake_ups) = (Handle::current(), Handle::current());
         backend.adopt(&BackgroundRuntimes { renewals, wake_ups }, HoldReports::new(|_| {}));
         Self { memory, faulty, backend }
     }
 
     fn locks(&self) -> Arc<dyn LockStore> {
-        self.backend.handle(Layout::TOKEN)
+        plain_locks(&self.backend)
     }
 
     async fn claim(&self, owner: OwnerId) -> Result<Acquired, StoreError> {
