@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::conformance::CheckedStore;
 use lock_runtime::store::runner::{
-    AsyncBackend, AsyncClient, AsyncRequests, LeasePage, LeaseScan, Owned, RunsOn, StoredLease,
+    AsyncBackend, AsyncClient, LeasePage, LeaseRequest, LeaseScan, Owned, RunsOn, StoredLease,
     WakeUps,
 };
 use lock_runtime::store::{
-    Acquired, Answer, Backend, Capabilities, Claim, Extension, Fenced, Grant, Lane, Layout, Left,
-    LockStore, OpenStore, OwnerId, Release, Released, Renewal, Renewed, RequestTimeout, Resource,
-    SendTrace, Settings, StoreAnswer, StoreError, Subscription,
+    Acquired, Backend, Capabilities, Extension, Fenced, Grant, Left, OpenStore, Released, Renewed,
+    Settings, StoreError,
 };
 use lock_runtime::{
     HolderKind, LockClient, LockError, LostReason, Replicas, WireFormat, conformance,
@@ -167,8 +166,19 @@ impl Table {
     }
 }
 
-impl Table {
-    async fn acquire(&self, owned: &Owned, wanted: Duration) -> Result<Acquired, StoreError> {
+impl AsyncClient for Table {
+    async fn connect(self: &Arc<Self>, wake_ups: WakeUps) -> Result<(), StoreError> {
+        self.fail().await?;
+        self.rows.lock().unwrap().wake_ups.push(wake_ups);
+        Ok(())
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        self.fail().await
+    }
+
+    async fn acquire(&self, request: LeaseRequest) -> Result<Acquired, StoreError> {
+        let (owned, wanted) = (&request.owned, request.term);
         self.acquires.fetch_add(1, Ordering::Relaxed);
         self.runtimes.lock().unwrap().insert(runtime::Handle::current().id());
         self.fail().await?;
@@ -257,17 +267,13 @@ impl Table {
         };
         Ok(Fenced::With(rows.token))
     }
-}
 
-impl AsyncClient for Table {
-    async fn connect(self: &Arc<Self>, wake_ups: WakeUps) -> Result<(), StoreError> {
-        self.fail().await?;
-        self.rows.lock().unwrap().wake_ups.push(wake_ups);
-        Ok(())
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::with(&[Extension::KeptKeys, Extension::Tokens])
     }
 
-    async fn check(&self) -> Result<(), StoreError> {
-        self.fail().await
+    fn shown(&self) -> String {
+        "the store `table`".to_owned()
     }
 
     async fn release(&self, owned: &Owned, keep: Duration) -> Result<Released, StoreError> {
@@ -368,68 +374,7 @@ impl OpenStore for Table {
 
     fn open(&self, settings: &Settings) -> Result<Arc<dyn Backend>, LockError> {
         let runs_on = if self.runs_on_callers { RunsOn::Callers } else { RunsOn::Thread };
-        let requests = AsyncRequests::new(settings, runs_on)?;
-        let table = Arc::new(self.clone());
-        let locks = TableLocks { table: Arc::clone(&table), requests: Arc::clone(&requests) };
-        Ok(AsyncBackend::new(table, requests, Arc::new(locks)))
-    }
-}
-
-struct TableLocks {
-    table: Arc<Table>,
-    requests: Arc<AsyncRequests>,
-}
-
-impl LockStore for TableLocks {
-    fn try_acquire<'a>(
-        &'a self,
-        claim: Claim<'a>,
-        timeout: RequestTimeout,
-        trace: &'a SendTrace,
-    ) -> StoreAnswer<'a, Acquired> {
-        let owned = self.requests.owned(claim.resource, claim.owner);
-        let (table, term) = (Arc::clone(&self.table), claim.term);
-        let acquire = async move { table.acquire(&owned, term).await };
-        self.requests.acquire(&self.table, &claim, (timeout, trace), acquire)
-    }
-
-    fn renew<'a>(
-        &'a self,
-        batch: &'a [Renewal<'a>],
-        _: Lane,
-    ) -> Answer<'a, Vec<Result<Renewed, StoreError>>> {
-        let (table, leases) = (Arc::clone(&self.table), self.requests.leases(batch));
-        self.requests.renew(batch, async move { table.renew(&leases).await })
-    }
-
-    fn release<'a>(&'a self, release: Release<'a>, lane: Lane) -> StoreAnswer<'a, Released> {
-        self.requests.release(&self.table, release, lane)
-    }
-
-    fn fence<'a>(
-        &'a self,
-        resource: Resource<'a>,
-        owner: OwnerId,
-        at_least: u64,
-    ) -> StoreAnswer<'a, Fenced> {
-        let (table, hold) = (self.table.clone(), self.requests.owned(resource, owner));
-        self.requests.request(Lane::Caller, async move { table.fence(&hold, at_least).await })
-    }
-
-    fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {
-        self.requests.subscribe(resource.key, owner)
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::with(&[Extension::KeptKeys, Extension::Tokens])
-    }
-
-    fn shown(&self) -> String {
-        "the store `table`".to_owned()
-    }
-
-    fn layout(&self) -> &'static str {
-        Layout::TOKEN.value()
+        Ok(AsyncBackend::open(settings, runs_on, |_| Arc::new(self.clone()))?)
     }
 }
 

@@ -11,12 +11,10 @@ use std::time::{Duration, SystemTime};
 
 use lock_runtime::LockError;
 use lock_runtime::store::runner::{
-    AsyncBackend, AsyncClient, AsyncRequests, Owned, RunsOn, StoredLease, WakeUps,
+    AsyncBackend, AsyncClient, LeaseRequest, Owned, RunsOn, StoredLease, WakeUps,
 };
 use lock_runtime::store::{
-    Acquired, Answer, Backend, Claim, Grant, Lane, Left, LockStore, OpenStore, OwnerId, Release,
-    Released, Renewal, Renewed, RequestTimeout, Resource, SendTrace, Settings, StoreAnswer,
-    StoreError, Subscription,
+    Acquired, Backend, Grant, Left, OpenStore, Released, Renewed, Settings, StoreError,
 };
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
@@ -34,11 +32,9 @@ impl OpenStore for SqliteStore {
 
     fn open(&self, settings: &Settings) -> Result<Arc<dyn Backend>, LockError> {
         // Requests to SQLite block, so they run on the thread of the client.
-        let requests = AsyncRequests::new(settings, RunsOn::Thread)?;
         let (path, patience) = (self.0.clone(), settings.response_timeout / 2);
-        let client = Arc::new(SqliteClient { path, patience, connection: Mutex::default() });
-        let locks = SqliteLocks { client: Arc::clone(&client), requests: Arc::clone(&requests) };
-        Ok(AsyncBackend::new(client, requests, Arc::new(locks)))
+        let client = |_| Arc::new(SqliteClient { path, patience, connection: Mutex::default() });
+        Ok(AsyncBackend::open(settings, RunsOn::Thread, client)?)
     }
 }
 
@@ -85,9 +81,19 @@ impl SqliteClient {
         transaction.commit().map_err(|error| StoreError::Unknown(error.to_string()))?;
         Ok(outcome)
     }
+}
 
-    fn acquire(&self, owned: &Owned, term: Duration) -> Result<Acquired, StoreError> {
-        let Owned { key, owner } = owned;
+impl AsyncClient for SqliteClient {
+    async fn connect(self: &Arc<Self>, _: WakeUps) -> Result<(), StoreError> {
+        self.check().await
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        self.transact(|_| Ok(()))
+    }
+
+    async fn acquire(&self, request: LeaseRequest) -> Result<Acquired, StoreError> {
+        let (Owned { key, owner }, term) = (&request.owned, request.term);
         self.transact(|table| {
             if let Some((_, left)) = holder(table, key)?.filter(|(other, _)| other != owner) {
                 return Ok(Acquired::Busy(Left::Time(left)));
@@ -100,7 +106,7 @@ impl SqliteClient {
     }
 
     /// Renews all of them in one transaction.
-    fn renew(&self, leases: &[(Owned, Duration)]) -> Vec<Result<Renewed, StoreError>> {
+    async fn renew(&self, leases: &[(Owned, Duration)]) -> Vec<Result<Renewed, StoreError>> {
         let renewed = self.transact(|table| {
             let renew = |(Owned { key, owner }, term): &(Owned, Duration)| {
                 let extend = "UPDATE locks SET until = max(until, ?) WHERE key = ?";
@@ -120,60 +126,6 @@ impl SqliteClient {
             Err(error) => vec![Err(error); leases.len()],
         }
     }
-}
-
-struct SqliteLocks {
-    client: Arc<SqliteClient>,
-    requests: Arc<AsyncRequests>,
-}
-
-impl LockStore for SqliteLocks {
-    fn try_acquire<'a>(
-        &'a self,
-        claim: Claim<'a>,
-        timeout: RequestTimeout,
-        trace: &'a SendTrace,
-    ) -> StoreAnswer<'a, Acquired> {
-        let owned = self.requests.owned(claim.resource, claim.owner);
-        let (client, term) = (Arc::clone(&self.client), claim.term);
-        let acquire = async move { client.acquire(&owned, term) };
-        self.requests.acquire(&self.client, &claim, (timeout, trace), acquire)
-    }
-
-    fn renew<'a>(
-        &'a self,
-        batch: &'a [Renewal<'a>],
-        _: Lane,
-    ) -> Answer<'a, Vec<Result<Renewed, StoreError>>> {
-        let (client, leases) = (Arc::clone(&self.client), self.requests.leases(batch));
-        self.requests.renew(batch, async move { client.renew(&leases) })
-    }
-
-    fn release<'a>(&'a self, release: Release<'a>, lane: Lane) -> StoreAnswer<'a, Released> {
-        self.requests.release(&self.client, release, lane)
-    }
-
-    fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {
-        self.requests.subscribe(resource.key, owner)
-    }
-
-    fn shown(&self) -> String {
-        "the store `SQLite`".to_owned()
-    }
-
-    fn layout(&self) -> &'static str {
-        "row"
-    }
-}
-
-impl AsyncClient for SqliteClient {
-    async fn connect(self: &Arc<Self>, _: WakeUps) -> Result<(), StoreError> {
-        self.check().await
-    }
-
-    async fn check(&self) -> Result<(), StoreError> {
-        self.transact(|_| Ok(()))
-    }
 
     async fn release(&self, owned: &Owned, _: Duration) -> Result<Released, StoreError> {
         self.transact(|table| match holder(table, &owned.key)? {
@@ -185,6 +137,10 @@ impl AsyncClient for SqliteClient {
             Some(_) => Ok(Released::Taken),
             None => Ok(Released::Gone),
         })
+    }
+
+    fn shown(&self) -> String {
+        "the store `SQLite`".to_owned()
     }
 
     async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, StoreError> {

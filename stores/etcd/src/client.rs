@@ -19,6 +19,7 @@ use lock_core::events;
 use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::{Acquired, Grant, Left, Released, Renewed};
 use lock_core::store::patience::answer_within;
+use lock_core::store::runner::LeaseRequest;
 use lock_core::store::settings::Settings;
 use lock_core::sync::{Mutex, lock};
 
@@ -51,16 +52,6 @@ pub(super) struct EtcdClient {
     /// Notified when a key was granted.
     pub(super) granted: Arc<Notify>,
     has_warned: AtomicBool,
-}
-
-/// One attempt to take a key.
-pub(super) struct KeyRequest {
-    pub(super) owned: Owned,
-    pub(super) term: Duration,
-    /// Whether the lease is renewed until its hold ends. Otherwise it is fixed.
-    pub(super) renewed: bool,
-    /// Whether no call of this client is known to wait for the key, which others could have then.
-    pub(super) fresh: bool,
 }
 
 /// An acquire in flight. If it is dropped without an answer, its request may still arrive.
@@ -101,8 +92,8 @@ impl Drop for UnansweredRelease<'_> {
 }
 
 impl EtcdClient {
-    pub(super) fn new(members: Members, settings: &Settings) -> Arc<Self> {
-        Arc::new(Self {
+    pub(super) fn new(members: Members, settings: &Settings) -> Self {
+        Self {
             lease: settings.lease,
             namespace: settings.namespace.clone(),
             members: Arc::new(members),
@@ -113,7 +104,7 @@ impl EtcdClient {
             cleanup: Arc::default(),
             granted: Arc::default(),
             has_warned: AtomicBool::new(false),
-        })
+        }
     }
 
     /// A key may have been left with this lease.
@@ -146,7 +137,7 @@ impl EtcdClient {
     }
 
     /// Takes a key if it is free, or if the owner already has it.
-    pub(super) async fn acquire(&self, request: KeyRequest) -> Result<Acquired, EtcdFailure> {
+    pub(super) async fn take(&self, request: LeaseRequest) -> Result<Acquired, EtcdFailure> {
         let until = BootInstant::now().after(request.term);
         let owned = &request.owned;
         if request.renewed {

@@ -14,9 +14,13 @@ use super::pool::{ConnectionPool, SqlValue};
 use super::statements::{self, LockStatement};
 use super::{inspection, table};
 use lock_core::client_info::ClientInfo;
-use lock_core::store::contract::{Acquired, Fenced, Released, Renewed, StoreError};
+use lock_core::store::contract::{
+    Acquired, Capabilities, Extension, Fenced, Released, Renewed, StoreError,
+};
 use lock_core::store::per_runtime::PerRuntime;
-use lock_core::store::runner::{AsyncClient, LeasePage, LeaseScan, Owned, StoredLease, WakeUps};
+use lock_core::store::runner::{
+    AsyncClient, LeasePage, LeaseRequest, LeaseScan, Owned, StoredLease, WakeUps,
+};
 
 /// The pause before a renewal of a row that others have locked, such as to mark it as wanted, and how often it is repeated.
 const LOCKED_PAUSE: Duration = Duration::from_millis(20);
@@ -53,47 +57,6 @@ impl PostgresClient {
         self.requests.here(|| Arc::new(JoinedRequests::new(self.connector.clone())))
     }
 
-    /// Takes a key if it is free, or if the owner already has it. If it seems to be free, a cheaper statement comes first.
-    pub(super) async fn acquire(
-        &self,
-        owned: &Owned,
-        term: Duration,
-        is_fresh: bool,
-    ) -> Result<Acquired, StoreError> {
-        let requests = self.requests();
-        if is_fresh && let Some(outcome) = requests.acquire_free(request(owned, term)).await? {
-            return Ok(outcome);
-        }
-        let (key, seconds) = (owned.key.as_bytes(), term.as_secs_f64());
-        let values: [SqlValue<'_>; 3] = [&key, &owned.owner, &seconds];
-        let row = requests.pool.row(LockStatement::Acquire, &values).await?;
-        Ok(if row.get(0) { granted(term, row.get(1)) } else { busy(row.get(2)) })
-    }
-
-    /// Extends leases to these terms. A row that others have locked for a moment is tried again.
-    pub(super) async fn renew(
-        &self,
-        leases: &[(Owned, Duration)],
-    ) -> Vec<Result<Renewed, StoreError>> {
-        let all: Vec<_> = leases.iter().collect();
-        let mut outcomes = self.renew_unlocked(&all).await;
-        for _ in 0..LOCKED_REPEATS {
-            let locked: Vec<usize> =
-                (0..leases.len()).filter(|&lease| matches!(outcomes[lease], Ok(None))).collect();
-            if locked.is_empty() {
-                break;
-            }
-            sleep(LOCKED_PAUSE).await;
-            let again: Vec<_> = locked.iter().map(|&lease| &leases[lease]).collect();
-            for (lease, outcome) in locked.into_iter().zip(self.renew_unlocked(&again).await) {
-                outcomes[lease] = outcome;
-            }
-        }
-        let is_locked =
-            || Err(StoreError::Refused("another transaction has locked its row".into()));
-        outcomes.into_iter().map(|outcome| outcome?.map_or_else(is_locked, Ok)).collect()
-    }
-
     /// The outcomes of renewals, in their order; `None` if another transaction has locked the row.
     async fn renew_unlocked(
         &self,
@@ -115,24 +78,6 @@ impl PostgresClient {
             }
             Ok(_) => vec![Err(StoreError::Unknown("no answer".to_owned())); leases.len()],
             Err(error) => vec![Err(error); leases.len()],
-        }
-    }
-
-    /// Issues a fencing token that is no less than `at_least`, if the owner has the key.
-    pub(super) async fn fence(&self, owned: &Owned, at_least: u64) -> Result<Fenced, StoreError> {
-        match self.issue(owned).await? {
-            Fenced::With(token) if token < at_least => {}
-            issued => return Ok(issued),
-        }
-        // All tokens come from one sequence, which is behind one of its own only if it has been set back in the meantime.
-        let raised = i64::try_from(at_least).unwrap_or(i64::MAX);
-        self.requests().pool.execute(&statements::raise_fences(raised)).await?;
-        match self.issue(owned).await? {
-            Fenced::With(token) if token < at_least => Err(StoreError::Refused(
-                "the sequence `distributed_lock_fences` was set back; run `lockctl migrate`"
-                    .to_owned(),
-            )),
-            issued => Ok(issued),
         }
     }
 
@@ -166,6 +111,39 @@ impl AsyncClient for PostgresClient {
         table::check(&self.renewals).await
     }
 
+    /// If the key seems to be free, a cheaper statement comes first.
+    async fn acquire(&self, lease: LeaseRequest) -> Result<Acquired, StoreError> {
+        let (requests, LeaseRequest { owned, term, fresh, .. }) = (self.requests(), lease);
+        if fresh && let Some(outcome) = requests.acquire_free(request(&owned, term)).await? {
+            return Ok(outcome);
+        }
+        let (key, seconds) = (owned.key.as_bytes(), term.as_secs_f64());
+        let values: [SqlValue<'_>; 3] = [&key, &owned.owner, &seconds];
+        let row = requests.pool.row(LockStatement::Acquire, &values).await?;
+        Ok(if row.get(0) { granted(term, row.get(1)) } else { busy(row.get(2)) })
+    }
+
+    /// A row that others have locked for a moment is tried again.
+    async fn renew(&self, leases: &[(Owned, Duration)]) -> Vec<Result<Renewed, StoreError>> {
+        let all: Vec<_> = leases.iter().collect();
+        let mut outcomes = self.renew_unlocked(&all).await;
+        for _ in 0..LOCKED_REPEATS {
+            let locked: Vec<usize> =
+                (0..leases.len()).filter(|&lease| matches!(outcomes[lease], Ok(None))).collect();
+            if locked.is_empty() {
+                break;
+            }
+            sleep(LOCKED_PAUSE).await;
+            let again: Vec<_> = locked.iter().map(|&lease| &leases[lease]).collect();
+            for (lease, outcome) in locked.into_iter().zip(self.renew_unlocked(&again).await) {
+                outcomes[lease] = outcome;
+            }
+        }
+        let is_locked =
+            || Err(StoreError::Refused("another transaction has locked its row".into()));
+        outcomes.into_iter().map(|outcome| outcome?.map_or_else(is_locked, Ok)).collect()
+    }
+
     async fn release(&self, owned: &Owned, keep: Duration) -> Result<Released, StoreError> {
         let requests = self.requests();
         if keep.is_zero()
@@ -188,6 +166,35 @@ impl AsyncClient for PostgresClient {
             (false, true, false) => Ok(Released::Taken),
             (false, false, false) => Ok(Released::Gone),
         }
+    }
+
+    async fn fence(&self, owned: &Owned, at_least: u64) -> Result<Fenced, StoreError> {
+        match self.issue(owned).await? {
+            Fenced::With(token) if token < at_least => {}
+            issued => return Ok(issued),
+        }
+        // All tokens come from one sequence, which is behind one of its own only if it has been set back in the meantime.
+        let raised = i64::try_from(at_least).unwrap_or(i64::MAX);
+        self.requests().pool.execute(&statements::raise_fences(raised)).await?;
+        match self.issue(owned).await? {
+            Fenced::With(token) if token < at_least => Err(StoreError::Refused(
+                "the sequence `distributed_lock_fences` was set back; run `lockctl migrate`"
+                    .to_owned(),
+            )),
+            issued => Ok(issued),
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::with(&[Extension::KeptKeys, Extension::Tokens])
+    }
+
+    fn shown(&self) -> String {
+        "the store `PostgreSQL`".to_owned()
+    }
+
+    fn name_in_transactions(&self, token: String) -> Option<String> {
+        Some(token)
     }
 
     async fn watch(&self, _: &str) -> Result<(), StoreError> {

@@ -14,7 +14,6 @@ mod errors;
 mod inspection;
 mod joined;
 mod listener;
-mod locks;
 mod pool;
 mod primary;
 mod process;
@@ -34,12 +33,12 @@ use std::sync::{Arc, Weak};
 
 use self::client::PostgresClient;
 use self::connector::DatabaseConnector;
-use self::locks::PostgresLocks;
 pub use self::seen::LockTransaction;
+use lock_core::client_info::ClientInfo;
 use lock_core::clock::BootInstant;
 use lock_core::error::LockError;
 use lock_core::store::contract::{Backend, OpenStore};
-use lock_core::store::runner::{AsyncBackend, AsyncRequests, RunsOn};
+use lock_core::store::runner::{AsyncBackend, RunsOn};
 use lock_core::store::settings::Settings;
 use lock_core::sync::{Mutex, lock};
 
@@ -203,11 +202,11 @@ impl OpenStore for PostgresStore {
     }
 
     fn open(&self, settings: &Settings) -> Result<Arc<dyn Backend>, LockError> {
-        let requests = AsyncRequests::new(settings, RunsOn::Callers)?;
-        let connector = self.connector.of_client(requests.told.as_ref());
-        let client = Arc::new(PostgresClient::new(connector));
-        *lock(&self.last) = Arc::downgrade(client.is_live());
-        let locks = PostgresLocks { client: Arc::clone(&client), requests: Arc::clone(&requests) };
-        Ok(AsyncBackend::new(client, requests, Arc::new(locks)))
+        let client = |told: Option<ClientInfo>| {
+            let client = PostgresClient::new(self.connector.of_client(told.as_ref()));
+            *lock(&self.last) = Arc::downgrade(client.is_live());
+            Arc::new(client)
+        };
+        Ok(AsyncBackend::open(settings, RunsOn::Callers, client)?)
     }
 }

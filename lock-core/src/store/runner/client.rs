@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::stored::{LeasePage, LeaseScan, StoredLease};
 use super::wake_ups::WakeUps;
 use crate::client_info::ClientInfo;
-use crate::store::requests::Released;
+use crate::store::capabilities::{Capabilities, Extension};
+use crate::store::requests::{Acquired, Fenced, Released, Renewed};
 use crate::store::store_error::StoreError;
 
 /// A key, and the token of its owner.
@@ -32,7 +33,22 @@ impl fmt::Debug for Owned {
     }
 }
 
-/// A client of a store.
+/// One attempt to take a key.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct LeaseRequest {
+    /// The key, and its next owner.
+    pub owned: Owned,
+    /// How long the lease lasts unless it is renewed.
+    pub term: Duration,
+    /// Whether the lease is renewed until its hold ends. Otherwise it is fixed.
+    pub renewed: bool,
+    /// Whether the key is probably free, no call of this client waits for it, and no earlier attempt of the owner is
+    /// unanswered. The store may use its cheapest request then.
+    pub fresh: bool,
+}
+
+/// A client of a store, which has plain locks.
 pub trait AsyncClient: Send + Sync + 'static {
     /// Connects to the store and checks it. From now on, the store calls `wake_ups` when keys become free, if it can.
     fn connect(
@@ -43,13 +59,53 @@ pub trait AsyncClient: Send + Sync + 'static {
     /// Fails unless locks can be acquired and renewed now.
     fn check(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Frees a key, if the owner has it. With a `keep` above zero, which needs the capability, the key stays taken for that time
-    /// instead. Also called when an operator ends a hold.
+    /// Takes a key if it is free, or if the owner already has it, whose lease does not get shorter then.
+    fn acquire(
+        &self,
+        request: LeaseRequest,
+    ) -> impl Future<Output = Result<Acquired, StoreError>> + Send;
+
+    /// Extends each lease that its owner still has to the term beside it, and shortens none. Returns one answer for each, in
+    /// their order.
+    fn renew(
+        &self,
+        leases: &[(Owned, Duration)],
+    ) -> impl Future<Output = Vec<Result<Renewed, StoreError>>> + Send;
+
+    /// Frees a key, if the owner has it. With a `keep` above zero, which needs [`Extension::KeptKeys`], the key stays taken for
+    /// that time instead. Also called when an operator ends a hold.
     fn release(
         &self,
         owned: &Owned,
         keep: Duration,
     ) -> impl Future<Output = Result<Released, StoreError>> + Send;
+
+    /// A token for the owner of a key, as in [`fence`](crate::store::contract::LockStore::fence). Needs [`Extension::Tokens`].
+    fn fence(
+        &self,
+        owned: &Owned,
+        at_least: u64,
+    ) -> impl Future<Output = Result<Fenced, StoreError>> + Send {
+        let _ = (owned, at_least);
+        ready(Err(Extension::Tokens.lacking(&self.shown())))
+    }
+
+    /// What the store has besides acquiring, renewing and releasing keys: [`KeptKeys`](Extension::KeptKeys),
+    /// [`Tokens`](Extension::Tokens) and [`ChangeReports`](Extension::ChangeReports) are possible. Nothing by default.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::PLAIN
+    }
+
+    /// What error messages call the store.
+    fn shown(&self) -> String {
+        "this store".to_owned()
+    }
+
+    /// See [`name_in_transactions`](crate::store::contract::LockStore::name_in_transactions). `token` is that of the owner.
+    fn name_in_transactions(&self, token: String) -> Option<String> {
+        let _ = token;
+        None
+    }
 
     /// Called when a call begins to wait for a key: after this method has returned, every release of the key is followed by a
     /// [wake-up](WakeUps). It is called again after an error, and after [`WakeUps::interrupted`].
@@ -82,7 +138,7 @@ pub trait AsyncClient: Send + Sync + 'static {
         key: &str,
     ) -> impl Future<Output = Result<Option<StoredLease>, StoreError>> + Send {
         let _ = key;
-        untold("keys that can be inspected")
+        untold(&self.shown(), "keys that can be inspected")
     }
 
     /// A part of the keys that are taken, for operators. A key that is taken for the whole scan is in one of the parts.
@@ -93,7 +149,7 @@ pub trait AsyncClient: Send + Sync + 'static {
         scan: LeaseScan<'_>,
     ) -> impl Future<Output = Result<LeasePage, StoreError>> + Send {
         let _ = scan;
-        untold("keys that can be scanned")
+        untold(&self.shown(), "keys that can be scanned")
     }
 
     /// What connected clients tell about themselves, of those with these ids. Nothing by default.
@@ -106,6 +162,6 @@ pub trait AsyncClient: Send + Sync + 'static {
     }
 }
 
-fn untold<T>(what: &str) -> Ready<Result<T, StoreError>> {
-    ready(Err(StoreError::lacking("this store", "store", what)))
+fn untold<T>(shown: &str, what: &str) -> Ready<Result<T, StoreError>> {
+    ready(Err(StoreError::lacking(shown, "store", what)))
 }

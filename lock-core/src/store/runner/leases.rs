@@ -32,7 +32,8 @@ impl<L: AsyncClient> LeaseInspector<L> {
     pub(super) fn new(
         leases: Arc<L>,
         runner: Arc<RequestRunner>,
-        (told, tag): (Option<ClientInfo>, ClientTag),
+        told: Option<ClientInfo>,
+        tag: ClientTag,
     ) -> Self {
         let own = told.unwrap_or_default().with_id(tag.to_text());
         Self { leases, runner, own, tag }

@@ -9,13 +9,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::client::LockClient;
 use crate::error::LockError;
-use crate::maybe_ready::MaybeReady;
-use crate::store::runner::{AsyncBackend, AsyncClient, AsyncRequests, Owned, RunsOn, WakeUps};
-use crate::store::{
-    Acquired, Backend, Claim, Grant, Lane, Layout, LockStore, OpenStore, OwnerId, Release,
-    Released, ReleasedBatch, Renewal, Renewed, RequestTimeout, Resource, SendTrace, Settings,
-    StoreAnswer, StoreError, Subscription,
-};
+use crate::store::runner::{AsyncBackend, AsyncClient, LeaseRequest, Owned, RunsOn, WakeUps};
+use crate::store::{Acquired, Backend, Grant, OpenStore, Released, Renewed, Settings, StoreError};
 
 /// Its response timeout is 2 s.
 const LEASE: Duration = Duration::from_secs(30);
@@ -40,6 +35,16 @@ impl AsyncClient for SlowKey {
         Ok(())
     }
 
+    async fn acquire(&self, request: LeaseRequest) -> Result<Acquired, StoreError> {
+        self.go.notified().await;
+        self.is_taken.store(true, Ordering::SeqCst);
+        Ok(Acquired::Granted(Grant::of(request.term)))
+    }
+
+    async fn renew(&self, leases: &[(Owned, Duration)]) -> Vec<Result<Renewed, StoreError>> {
+        vec![Ok(Renewed::Extended); leases.len()]
+    }
+
     async fn release(&self, _: &Owned, _: Duration) -> Result<Released, StoreError> {
         self.releases.fetch_add(1, Ordering::SeqCst);
         let was_taken = self.is_taken.swap(false, Ordering::SeqCst);
@@ -53,59 +58,7 @@ impl OpenStore for SlowStore {
     }
 
     fn open(&self, settings: &Settings) -> Result<Arc<dyn Backend>, LockError> {
-        let requests = AsyncRequests::new(settings, RunsOn::Callers)?;
-        let locks = SlowLocks { key: Arc::clone(&self.0), requests: Arc::clone(&requests) };
-        Ok(AsyncBackend::new(Arc::clone(&self.0), requests, Arc::new(locks)))
-    }
-}
-
-struct SlowLocks {
-    key: Arc<SlowKey>,
-    requests: Arc<AsyncRequests>,
-}
-
-impl LockStore for SlowLocks {
-    fn try_acquire<'a>(
-        &'a self,
-        claim: Claim<'a>,
-        timeout: RequestTimeout,
-        trace: &'a SendTrace,
-    ) -> StoreAnswer<'a, Acquired> {
-        let (key, term) = (Arc::clone(&self.key), claim.term);
-        let acquire = async move {
-            key.go.notified().await;
-            key.is_taken.store(true, Ordering::SeqCst);
-            Ok(Acquired::Granted(Grant::of(term)))
-        };
-        self.requests.acquire(&self.key, &claim, (timeout, trace), acquire)
-    }
-
-    fn renew<'a>(
-        &'a self,
-        batch: &'a [Renewal<'a>],
-        _: Lane,
-    ) -> MaybeReady<'a, Vec<Result<Renewed, StoreError>>> {
-        MaybeReady::ready(vec![Ok(Renewed::Extended); batch.len()])
-    }
-
-    fn release<'a>(&'a self, release: Release<'a>, lane: Lane) -> StoreAnswer<'a, Released> {
-        self.requests.release(&self.key, release, lane)
-    }
-
-    fn release_all<'a>(
-        &'a self,
-        batch: &'a [Release<'a>],
-        lane: Lane,
-    ) -> MaybeReady<'a, ReleasedBatch> {
-        self.requests.release_all(&self.key, batch, lane)
-    }
-
-    fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {
-        self.requests.subscribe(resource.key, owner)
-    }
-
-    fn layout(&self) -> &'static str {
-        Layout::TOKEN.value()
+        Ok(AsyncBackend::open(settings, RunsOn::Callers, |_| Arc::clone(&self.0))?)
     }
 }
 

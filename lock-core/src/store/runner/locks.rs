@@ -1,0 +1,136 @@
+//! The plain locks of a client whose requests are asynchronous functions.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::client::{AsyncClient, LeaseRequest, Owned};
+use super::requests::{CONNECTION, RequestRunner};
+use crate::join::join_all;
+use crate::maybe_ready::MaybeReady;
+use crate::store::contract::{
+    Acquired, Capabilities, Claim, Fenced, Lane, Layout, LockStore, Release, Released,
+    ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreAnswer, StoreError,
+};
+use crate::store::owner::{ClientTag, OwnerId};
+use crate::store::subscriptions::{Subscription, Subscriptions};
+use crate::timeout::RequestTimeout;
+
+/// The shortest term that a store is asked for.
+const SHORTEST_TERM: Duration = Duration::from_millis(10);
+
+/// The plain locks of a client.
+pub(super) struct AsyncLocks<C> {
+    pub(super) client: Arc<C>,
+    pub(super) runner: Arc<RequestRunner>,
+    pub(super) subscriptions: Arc<Subscriptions>,
+    pub(super) tag: ClientTag,
+}
+
+type BoxedRelease = Pin<Box<dyn Future<Output = Result<Released, StoreError>> + Send>>;
+
+impl<C: AsyncClient> AsyncLocks<C> {
+    fn owned(&self, resource: Resource<'_>, owner: OwnerId) -> Owned {
+        Owned { key: resource.key.to_owned(), owner: self.tag.owner_name(owner) }
+    }
+
+    /// Releases an owner, as often as it is called.
+    fn releasing(
+        &self,
+        resource: Resource<'_>,
+        owner: OwnerId,
+    ) -> impl Fn(Duration) -> BoxedRelease + Send + Sync + use<C> {
+        let released = Arc::new((Arc::clone(&self.client), self.owned(resource, owner)));
+        move |keep| {
+            let released = Arc::clone(&released);
+            Box::pin(async move { released.0.release(&released.1, keep).await })
+        }
+    }
+}
+
+impl<C: AsyncClient> LockStore for AsyncLocks<C> {
+    /// The attempt goes on for a response timeout after its caller has given up. If its owner was released meanwhile, it is
+    /// released again.
+    fn try_acquire<'a>(
+        &'a self,
+        claim: Claim<'a>,
+        timeout: RequestTimeout,
+        trace: &'a SendTrace,
+    ) -> StoreAnswer<'a, Acquired> {
+        let Claim { resource, owner, term, renewed, .. } = claim;
+        // A request of a call that waits tells the holder so.
+        let fresh = claim.fresh && !self.subscriptions.is_live(resource.key);
+        let request = LeaseRequest { owned: self.owned(resource, owner), term, renewed, fresh };
+        let client = Arc::clone(&self.client);
+        let acquire = async move { client.acquire(request).await };
+        let release = self.releasing(resource, owner);
+        self.runner.acquire(owner, (timeout, trace), acquire, release)
+    }
+
+    fn renew<'a>(
+        &'a self,
+        batch: &'a [Renewal<'a>],
+        _: Lane,
+    ) -> MaybeReady<'a, Vec<Result<Renewed, StoreError>>> {
+        // A shorter term stands for a verification.
+        let lease =
+            |one: &Renewal<'_>| (self.owned(one.resource, one.owner), one.term.max(SHORTEST_TERM));
+        let (client, leases) =
+            (Arc::clone(&self.client), batch.iter().map(lease).collect::<Vec<_>>());
+        self.runner.renew(batch.len(), async move { client.renew(&leases).await })
+    }
+
+    /// Comes after the acquires of the owner.
+    fn release<'a>(
+        &'a self,
+        Release { resource, owner, keep, .. }: Release<'a>,
+        lane: Lane,
+    ) -> StoreAnswer<'a, Released> {
+        self.runner.release((owner, keep), lane, self.releasing(resource, owner))
+    }
+
+    /// None of them has to be repeated because of an acquire that ends later: see [`try_acquire`](Self::try_acquire).
+    fn release_all<'a>(
+        &'a self,
+        batch: &'a [Release<'a>],
+        lane: Lane,
+    ) -> MaybeReady<'a, ReleasedBatch> {
+        let releases: Vec<_> = batch.iter().map(|release| self.release(*release, lane)).collect();
+        MaybeReady::pending(async move {
+            ReleasedBatch {
+                connection: Some(CONNECTION),
+                answers: join_all(releases.into_iter()).await,
+            }
+        })
+    }
+
+    fn fence<'a>(
+        &'a self,
+        resource: Resource<'a>,
+        owner: OwnerId,
+        at_least: u64,
+    ) -> StoreAnswer<'a, Fenced> {
+        let (client, owned) = (Arc::clone(&self.client), self.owned(resource, owner));
+        self.runner.request(Lane::Caller, async move { client.fence(&owned, at_least).await })
+    }
+
+    fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {
+        self.subscriptions.listen(resource.key, resource.key, Layout::TOKEN, owner)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.client.capabilities()
+    }
+
+    fn shown(&self) -> String {
+        self.client.shown()
+    }
+
+    fn name_in_transactions(&self, owner: OwnerId) -> Option<String> {
+        self.client.name_in_transactions(self.tag.owner_name(owner))
+    }
+
+    fn layout(&self) -> &'static str {
+        Layout::TOKEN.value()
+    }
+}
