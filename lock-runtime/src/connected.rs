@@ -187,8 +187,9 @@ impl Connected {
     pub(crate) async fn ready(&self) -> Result<(), LockError> {
         runtime::checked()?;
         self.engine.check_open(None)?;
-        let started = BootInstant::now();
-        let checked = self.backend.check_readiness(self.defaults.wire_format.into()).await;
+        let (started, layout) = (BootInstant::now(), self.defaults.wire_format.into());
+        self.backend.handle(layout)?;
+        let checked = self.backend.check_readiness(layout).await;
         checked.map_err(|error| error.without_key(BootInstant::now().since(started)))?;
         self.engine.check_open(None)
     }
@@ -255,7 +256,7 @@ impl Connected {
             let problem = format!("locks in the format {format:?} have no queue; use `Token`");
             return Err(LockError::config("fair", problem));
         }
-        // Runs of a period are fair by themselves, and such a store says that it has none.
+        // Runs of a period are fair in stores that have queues.
         if options.fair.unwrap_or_default() && options.every.is_none() {
             store.require(Extension::Queues)?;
         }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::layout::Layout;
 use super::store_error::StoreError;
 
-/// What a store may have besides plain locks. A call that needs one that the store lacks fails before a request is sent.
+/// What a store may have besides acquiring, renewing and releasing locks. A call that needs an extension that the store lacks
+/// fails before a request is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extension {
     /// Claims can wait in queues of the store.
@@ -18,24 +19,14 @@ pub enum Extension {
     Runs,
     /// The holder of a resource can announce something about itself.
     Announcements,
-    /// The store reports when another client changes the key of a lock that was renewed.
-    ChangeReports,
     /// The store issues fencing tokens.
     Tokens,
     /// Several resources can be taken in one step, if they are in one [slot](super::contract::LockStore::slot).
     SeveralKeys,
-    /// Locks of the layout [`Layout::ReadWrite`].
-    ReadWriteLocks,
-    /// Locks of the layout [`Layout::Semaphore`].
-    Semaphores,
-    /// Locks of the layout [`Layout::Vote`].
-    Votes,
-    /// Locks of [`Layout::Wire`] in other formats than `Token`.
-    OtherFormats,
 }
 
 impl Extension {
-    /// The error of a call that needs this, which a store does not have that is called `shown`.
+    /// The error of a call that needs this extension, from a store that is [called](super::contract::LockStore::shown) `shown`.
     pub fn lacking(self, shown: &str) -> StoreError {
         let (option, what) = match self {
             Self::Queues => ("fair", "queues; remove `fair`"),
@@ -47,33 +38,29 @@ impl Extension {
             }
             Self::Runs => ("every", "records of runs"),
             Self::Announcements => ("leader", "announcements of leaders"),
-            Self::ChangeReports => ("store", "reports of changed keys"),
             Self::Tokens => ("store", "fencing tokens"),
             Self::SeveralKeys => ("keys", "locks of several keys in one step"),
-            Self::ReadWriteLocks => ("mode", "read-write locks"),
-            Self::Semaphores => ("permits", "semaphores"),
-            Self::Votes => ("quorum", "votes"),
-            Self::OtherFormats => ("wire_format", "locks in other formats than `Token`"),
         };
         StoreError::lacking(shown, option, what)
     }
 }
 
 impl Layout {
-    /// What a store has that has locks in this layout; `None` for plain locks.
-    pub const fn extension(self) -> Option<Extension> {
-        match self {
-            Self::TOKEN => None,
-            Self::Wire(_) => Some(Extension::OtherFormats),
-            Self::ReadWrite => Some(Extension::ReadWriteLocks),
-            Self::Semaphore => Some(Extension::Semaphores),
-            Self::Vote => Some(Extension::Votes),
-        }
+    /// The error of a call that needs locks in this layout, from a store that is [called](super::contract::LockStore::shown)
+    /// `shown` and has plain locks only; `None` for plain locks, which each store has.
+    pub fn lacking(self, shown: &str) -> Option<StoreError> {
+        let (option, what) = match self {
+            Self::TOKEN => return None,
+            Self::Wire(_) => ("wire_format", "locks in other formats than `Token`"),
+            Self::ReadWrite => ("mode", "read-write locks"),
+            Self::Semaphore => ("permits", "semaphores"),
+            Self::Vote => ("quorum", "votes"),
+        };
+        Some(StoreError::lacking(shown, option, what))
     }
 }
 
-/// A set of extensions. Whether a store has locks in other layouts is not part of it: see
-/// [`handle`](super::contract::Backend::handle).
+/// A set of extensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extensions(u16);
 
@@ -98,12 +85,12 @@ impl Extensions {
 
     /// Those that are in both sets.
     #[must_use]
-    pub const fn and(self, others: Self) -> Self {
+    pub const fn intersection(self, others: Self) -> Self {
         Self(self.0 & others.0)
     }
 
     /// Whether this extension is one of them.
-    pub const fn have(self, extension: Extension) -> bool {
+    pub const fn contains(self, extension: Extension) -> bool {
         self.0 & 1 << extension as u16 != 0
     }
 }
@@ -112,7 +99,7 @@ impl Extensions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one independent capability")]
 pub struct Capabilities {
-    /// What it has besides plain locks.
+    /// What it has besides the required requests.
     pub extensions: Extensions,
     /// Whether the store can renew a lease to another term than it was granted for.
     pub renews_to_any_length: bool,
@@ -128,7 +115,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Those of a store that has plain locks only.
+    /// Those of a store that has the required requests only.
     pub const PLAIN: Self = Self {
         extensions: Extensions::NONE,
         renews_to_any_length: true,
@@ -150,10 +137,11 @@ mod tests {
 
     #[test]
     fn a_set_has_the_extensions_that_it_was_made_of() {
-        let set = Extensions::of(&[Extension::Queues, Extension::OtherFormats]);
-        assert!(set.have(Extension::Queues) && set.have(Extension::OtherFormats));
-        assert!(!set.have(Extension::Runs) && !Extensions::NONE.have(Extension::Queues));
-        let common = set.and(Extensions::NONE.with(Extension::Queues).with(Extension::Runs));
+        let set = Extensions::of(&[Extension::Queues, Extension::Tokens]);
+        assert!(set.contains(Extension::Queues) && set.contains(Extension::Tokens));
+        assert!(!set.contains(Extension::Runs) && !Extensions::NONE.contains(Extension::Queues));
+        let common =
+            set.intersection(Extensions::NONE.with(Extension::Queues).with(Extension::Runs));
         assert_eq!(common, Extensions::of(&[Extension::Queues]));
     }
 }

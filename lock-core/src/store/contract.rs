@@ -107,7 +107,7 @@ pub trait Backend: Send + Sync {
         MaybeReady::ready(())
     }
 
-    /// The handle for locks in this layout, or the [error](Extension::lacking) of calls that need one. It is always the same
+    /// The handle for locks in this layout, or the [error](Layout::lacking) of calls that need one. It is always the same
     /// one, so that handles can be compared by address. Each store has plain locks: [`Layout::TOKEN`].
     fn handle(&self, layout: Layout) -> Result<Arc<dyn LockStore>, StoreError>;
 }
@@ -164,10 +164,10 @@ pub trait LockStore: Send + Sync + 'static {
         lacking(&self.shown(), Extension::SeveralKeys)
     }
 
-    /// The slot of a key; `None` if the store takes one resource at a time.
-    fn slot(&self, key: &str) -> Option<Slot> {
+    /// The slot of a key. By default, there is only one.
+    fn slot(&self, key: &str) -> Slot {
         let _ = key;
-        None
+        Slot::ONLY
     }
 
     /// Extends each lease that its owner still has, and shortens none. Each renewal is answered
@@ -253,7 +253,11 @@ pub trait LockStore: Send + Sync + 'static {
     /// Makes a reader of a writer, which lets other readers in, or a writer of the only reader.
     fn change_mode<'a>(&'a self, change: ModeChange<'a>) -> StoreAnswer<'a, ModeChanged> {
         let _ = change;
-        lacking(&self.shown(), Extension::ReadWriteLocks)
+        MaybeReady::ready(Err(StoreError::lacking(
+            &self.shown(),
+            "mode",
+            "holds that change their mode",
+        )))
     }
 
     /// The number of other processes that wait for the resource, as far as the store can tell.
@@ -284,7 +288,7 @@ pub trait LockStore: Send + Sync + 'static {
         Place::ONLY
     }
 
-    /// The capabilities of the store.
+    /// The capabilities of the store, which do not change. Called for each acquisition.
     fn capabilities(&self) -> Capabilities {
         Capabilities::PLAIN
     }
@@ -296,6 +300,12 @@ pub trait LockStore: Send + Sync + 'static {
         _resource: Resource<'a>,
     ) -> MaybeReady<'a, Result<bool, StoreError>> {
         MaybeReady::ready(Ok(false))
+    }
+
+    /// Whether the store reports now when another client changes the key of a lock that was renewed. Called for each
+    /// acquisition.
+    fn reports_changes(&self) -> bool {
+        false
     }
 
     /// What error messages call the store.
@@ -326,7 +336,7 @@ fn lacking<'a, T>(shown: &str, extension: Extension) -> StoreAnswer<'a, T> {
 impl dyn LockStore {
     /// Whether the store has an extension.
     pub fn has(&self, extension: Extension) -> bool {
-        self.capabilities().extensions.have(extension)
+        self.capabilities().extensions.contains(extension)
     }
 
     /// Fails if the store lacks an extension.

@@ -269,7 +269,7 @@ impl LockStore for FaultyStore {
         })
     }
 
-    fn slot(&self, key: &str) -> Option<Slot> {
+    fn slot(&self, key: &str) -> Slot {
         self.inner.slot(key)
     }
 

@@ -20,7 +20,7 @@ use super::announcements::{Announced, Announcement};
 use super::contract::{
     Acquired, Capabilities, Claim, Extension, Extensions, Fenced, Grant, Lane, Layout, Left,
     LockStore, Mode, ModeChange, ModeChanged, Release, Released, ReleasedBatch, Renewal, Renewed,
-    Resource, SendTrace, SetAcquired, SetClaim, Slot, StoreAnswer, StoreError,
+    Resource, SendTrace, SetAcquired, SetClaim, StoreAnswer, StoreError,
 };
 use super::limits::DifferentLimits;
 use super::owner::OwnerId;
@@ -317,10 +317,6 @@ impl LockStore for MemoryStore {
         MaybeReady::ready(Ok(self.keys().try_acquire_all(&claim, BootInstant::now())))
     }
 
-    fn slot(&self, _: &str) -> Option<Slot> {
-        Some(Slot::ONLY)
-    }
-
     fn renew<'a>(
         &'a self,
         batch: &'a [Renewal<'a>],
@@ -404,17 +400,18 @@ impl LockStore for MemoryStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        const EXTENSIONS: Extensions = Extensions::of(&[
-            Extension::KeptKeys,
-            Extension::Acknowledgements,
-            Extension::Runs,
-            Extension::Announcements,
-            Extension::Tokens,
-            Extension::SeveralKeys,
-        ]);
+        const EACH: Extensions =
+            Extensions::of(&[Extension::KeptKeys, Extension::Acknowledgements]);
+        const PLAIN: Extensions = EACH
+            .with(Extension::Tokens)
+            .with(Extension::Runs)
+            .with(Extension::Announcements)
+            .with(Extension::SeveralKeys);
         let extensions = match self.layout {
-            Layout::Vote => EXTENSIONS,
-            _ => EXTENSIONS.with(Extension::Queues),
+            Layout::Wire(_) => PLAIN.with(Extension::Queues),
+            Layout::Vote => PLAIN,
+            Layout::ReadWrite => EACH.with(Extension::Queues).with(Extension::Tokens),
+            Layout::Semaphore => EACH.with(Extension::Queues),
         };
         Capabilities { extensions, counts_waiters: true, ..Capabilities::PLAIN }
     }

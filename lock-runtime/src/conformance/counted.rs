@@ -1,17 +1,15 @@
 //! Shares of a capacity: read-write locks and semaphores.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
 use super::fixture::{CheckedLocks, CheckedStore, LONG, PATIENCE, SHORT, new_key, owner};
 use crate::permits::Permits;
 use crate::replicas::RequiredReplicas;
 use crate::store::contract::{
-    Acquired, Claim, Lane, Layout, Mode, ModeChange, ModeChanged, Release, Released, Renewal,
-    Renewed, Resource, SendTrace,
+    Claim, Lane, Layout, Mode, ModeChange, ModeChanged, Release, Released, Renewal, Renewed,
+    Resource,
 };
-use crate::timeout::RequestTimeout;
+use crate::store::owner::OwnerId;
 
 /// The locks of two clients in this layout, if the store has some.
 async fn both(one: &CheckedStore, two: &CheckedStore, layout: Layout) -> Option<[CheckedLocks; 2]> {
@@ -78,7 +76,11 @@ pub async fn shares_belong_to_their_owner(store: CheckedStore) {
         let [own, rest] = [own, rest].map(|mode| Resource { key: &key, mode });
         assert!(locks.takes(own, first).await, "a free lock was not granted");
         assert_eq!(renew(&locks, own, first).await, Renewed::Extended);
-        assert_ne!(renew(&locks, own, second).await, Renewed::Extended, "a lease of nobody");
+        assert_ne!(
+            renew(&locks, own, second).await,
+            Renewed::Extended,
+            "a renewal by another owner"
+        );
         let release = Release { resource: own, ..Release::exclusive(&key, second) };
         let released = locks.locks.release(release, Lane::Caller).await;
         assert!(
@@ -88,7 +90,8 @@ pub async fn shares_belong_to_their_owner(store: CheckedStore) {
         assert!(!locks.takes(rest, second).await, "another owner has released a share");
         locks.frees(own, first).await;
         assert_ne!(renew(&locks, own, first).await, Renewed::Extended, "a share that was released");
-        takes_for(&locks, own, first, SHORT).await;
+        let claim = Claim { resource: own, ..Claim::exclusive(&key, first, SHORT) };
+        assert!(locks.claim(claim).await.is_grant(), "a free lock was not granted");
         let began = Instant::now();
         while !locks.takes(rest, second).await {
             assert!(began.elapsed() < PATIENCE, "a share outlives its lease of {SHORT:?}");
@@ -123,26 +126,9 @@ pub async fn a_hold_changes_its_mode(store: CheckedStore) {
     locks.frees(read, first).await;
 }
 
-async fn renew(
-    locks: &CheckedLocks,
-    resource: Resource<'_>,
-    owner: crate::store::owner::OwnerId,
-) -> Renewed {
-    let renewal = Renewal { resource, ..Renewal::exclusive(resource.key, owner, LONG) };
-    let batch = [renewal];
+async fn renew(locks: &CheckedLocks, resource: Resource<'_>, owner: OwnerId) -> Renewed {
+    let batch = [Renewal { resource, ..Renewal::exclusive(resource.key, owner, LONG) }];
     let mut renewed = locks.locks.renew(&batch, Lane::Background).await;
     assert_eq!(renewed.len(), 1, "one lease has one answer");
     renewed.remove(0).expect("an answer")
-}
-
-async fn takes_for(
-    locks: &CheckedLocks,
-    resource: Resource<'_>,
-    owner: crate::store::owner::OwnerId,
-    term: Duration,
-) {
-    let claim = Claim { resource, ..Claim::exclusive(resource.key, owner, term) };
-    let (trace, timeout) = (SendTrace::default(), RequestTimeout::of(PATIENCE));
-    let answer = locks.locks.try_acquire(claim, timeout, &trace).await;
-    assert!(matches!(answer, Ok(Acquired::Granted(_))), "a free lock was not granted: {answer:?}");
 }

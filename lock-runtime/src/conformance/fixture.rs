@@ -10,8 +10,8 @@ use tokio::runtime::Handle;
 use crate::builder::source::StoreSource;
 use crate::client::LockClient;
 use crate::store::contract::{
-    Acquired, Backend, BackgroundRuntimes, Claim, Fenced, Lane, Layout, LockStore, Queueing,
-    Release, Released, Renewal, Renewed, Resource, SendTrace, StoreError,
+    self, Acquired, Backend, BackgroundRuntimes, Claim, Fenced, Lane, Layout, LockStore, Release,
+    Released, Renewal, Renewed, Resource, SendTrace, StoreError,
 };
 use crate::store::hold_reports::HoldReports;
 use crate::store::owner::OwnerId;
@@ -71,7 +71,7 @@ impl CheckedStore {
 
     /// Its plain locks, without the engine of a client.
     pub(super) async fn connect(&self) -> CheckedLocks {
-        self.connect_to(Layout::TOKEN).await.expect("each store has plain locks")
+        self.connect_to(Layout::TOKEN).await.expect("the check has failed otherwise")
     }
 
     /// Its locks in this layout, if it has some.
@@ -83,9 +83,15 @@ impl CheckedStore {
         backend.connect().await.expect("the store connects");
         let locks = match backend.handle(layout) {
             Ok(locks) => locks,
-            Err(StoreError::Config { .. }) => return None,
-            Err(other) => panic!("a store lacks locks for ever, or has them: {other:?}"),
+            Err(lacking) => {
+                assert!(layout != Layout::TOKEN, "each store has plain locks: {lacking:?}");
+                let is_config = matches!(lacking, StoreError::Config { .. });
+                assert!(is_config, "what a store lacks is a mistake of its user: {lacking:?}");
+                return None;
+            }
         };
+        let again = backend.handle(layout).expect("a layout that the store has");
+        assert!(contract::is_same(&locks, &again), "a layout has one handle");
         let asked = Mutex::default();
         Some(CheckedLocks { backend, locks, is_fresh: self.is_fresh, asked })
     }
@@ -116,17 +122,12 @@ impl CheckedLocks {
 
     /// Whether an owner gets a resource for a [`LONG`] term.
     pub(super) async fn takes(&self, resource: Resource<'_>, owner: OwnerId) -> bool {
-        self.claim(resource, owner, Queueing::None).await.is_grant()
+        self.claim(Claim { resource, ..Claim::exclusive(resource.key, owner, LONG) })
+            .await
+            .is_grant()
     }
 
-    /// An owner claims a resource for a [`LONG`] term.
-    pub(super) async fn claim(
-        &self,
-        resource: Resource<'_>,
-        owner: OwnerId,
-        queueing: Queueing,
-    ) -> Acquired {
-        let claim = Claim { resource, queueing, ..Claim::exclusive(resource.key, owner, LONG) };
+    pub(super) async fn claim(&self, claim: Claim<'_>) -> Acquired {
         let trace = SendTrace::default();
         let answer = self.locks.try_acquire(claim, RequestTimeout::of(RESPONSE), &trace).await;
         answer.unwrap_or_else(|error| panic!("an attempt failed: {error:?}"))

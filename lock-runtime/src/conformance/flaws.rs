@@ -1,6 +1,5 @@
 //! The checks of extensions find the flaws that they are there for, in a memory store whose requests or answers are changed.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +23,7 @@ use lock_core::store::left::Left;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flaw {
+    HandlesDiffer,
     WritersAreReaders,
     ReadersExclude,
     PermitsAreUncounted,
@@ -63,14 +63,29 @@ impl OpenStore for FlawedStore {
     }
 
     fn open(&self, _: &Settings) -> Result<Arc<dyn Backend>, LockError> {
-        Ok(Arc::new(self.clone()))
+        let handles = Layout::ALL.map(|layout| self.locks(layout));
+        Ok(Arc::new(FlawedBackend { store: self.clone(), handles }))
     }
 }
 
-impl Backend for FlawedStore {
-    fn handle(&self, layout: Layout) -> Result<Arc<dyn LockStore>, StoreError> {
+impl FlawedStore {
+    fn locks(&self, layout: Layout) -> Arc<dyn LockStore> {
         let Self { flaw, memory, waiting, announced } = self.clone();
-        Ok(Arc::new(FlawedLocks { flaw, inner: memory.locks(layout), waiting, announced }))
+        Arc::new(FlawedLocks { flaw, inner: memory.locks(layout), waiting, announced })
+    }
+}
+
+struct FlawedBackend {
+    store: FlawedStore,
+    handles: [Arc<dyn LockStore>; Layout::ALL.len()],
+}
+
+impl Backend for FlawedBackend {
+    fn handle(&self, layout: Layout) -> Result<Arc<dyn LockStore>, StoreError> {
+        if self.store.flaw == Flaw::HandlesDiffer {
+            return Ok(self.store.locks(layout));
+        }
+        Ok(Arc::clone(&self.handles[layout.index()]))
     }
 }
 
@@ -178,7 +193,7 @@ impl LockStore for FlawedLocks {
         }
     }
 
-    fn slot(&self, key: &str) -> Option<Slot> {
+    fn slot(&self, key: &str) -> Slot {
         self.inner.slot(key)
     }
 
@@ -289,7 +304,7 @@ impl LockStore for FlawedLocks {
 
 /// What a check finds in a store with this flaw.
 async fn finding(check: impl Future<Output = ()> + Send + 'static) -> Option<String> {
-    let panic = tokio::spawn(AssertUnwindSafe(check).0).await.err()?.into_panic();
+    let panic = tokio::spawn(check).await.err()?.into_panic();
     let text = panic.downcast_ref::<String>().cloned();
     Some(text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).expect("a text"))
 }
@@ -315,10 +330,11 @@ macro_rules! finds {
 }
 
 finds! {
+    HandlesDiffer by an_announcement_ends_with_its_hold(one) seeing "a layout has one handle";
     WritersAreReaders by readers_share_and_writers_do_not(one, two) seeing "a writer and two readers";
     ReadersExclude by readers_share_and_writers_do_not(one, two) seeing "two readers exclude each other";
     PermitsAreUncounted by permits_are_counted(one, two) seeing "four of three permits";
-    AnybodyRenewsShares by shares_belong_to_their_owner(one) seeing "a lease of nobody";
+    AnybodyRenewsShares by shares_belong_to_their_owner(one) seeing "a renewal by another owner";
     AnybodyReleasesShares by shares_belong_to_their_owner(one) seeing "a release by somebody else";
     SharesNeverEnd by shares_belong_to_their_owner(one) seeing "outlives its lease";
     ChangesDoNothing by a_hold_changes_its_mode(one) seeing "a writer that was a reader";

@@ -5,9 +5,9 @@
 //! checks can run at the same time, and on a store that is in use. They take a few seconds together, and nothing that they do
 //! depends on the speed of the machine.
 //!
-//! An extension of the contract is checked if the store has it.
+//! An extension of the contract is checked if the store has it, and so are read-write locks and semaphores.
 //!
-//! Not checked: whether releases wake those who wait outside of queues, what happens during outages, which errors the store reports,
+//! Not checked: acknowledgements, other wire formats, votes, whether releases wake those who wait outside of queues, what happens during outages, which errors the store reports,
 //! and the loss of its data.
 
 mod announcements;

@@ -6,7 +6,7 @@ use super::fixture::{CheckedLocks, CheckedStore, LONG, PATIENCE, new_key, owner}
 use crate::clock::BootInstant;
 use crate::permits::Permits;
 use crate::store::contract::{
-    Acquired, Extension, Lane, Layout, Mode, Queued, Queueing, Release, Released, Resource,
+    Acquired, Claim, Extension, Lane, Layout, Mode, Queued, Queueing, Release, Released, Resource,
 };
 use crate::store::owner::OwnerId;
 use crate::store::queueing::transfer_term;
@@ -38,7 +38,9 @@ impl Claimant {
         let live = tokio::time::timeout(PATIENCE, subscription.live()).await;
         live.expect("a subscription is live at some time");
         let sent = BootInstant::now();
-        match locks.claim(resource, owner, Queueing::Woken).await {
+        let queueing = Queueing::Woken;
+        let claim = Claim { resource, queueing, ..Claim::exclusive(resource.key, owner, LONG) };
+        match locks.claim(claim).await {
             Acquired::Queued(queued @ Queued { ahead, .. }) => {
                 subscription.queued(queued, sent);
                 Self { owner, subscription, ahead }
@@ -59,7 +61,7 @@ impl Claimant {
     }
 }
 
-/// A release gives a resource to the claim that came first, which learns it. Checks nothing if the store has no queues.
+/// A release gives a resource to the claim that came first, and tells it so. Checks nothing if the store has no queues.
 ///
 /// # Panics
 ///

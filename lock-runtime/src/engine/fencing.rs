@@ -20,7 +20,7 @@ use crate::error::{LockError, LostReason};
 use crate::join::join_all;
 use crate::maybe_ready::MaybeReady;
 use crate::runtime;
-use crate::store::contract::{Fenced, Mode, StoreError};
+use crate::store::contract::{Extension, Fenced, Mode, StoreError};
 use crate::sync::time;
 use crate::timeout::{Timeout, Wait};
 
@@ -115,6 +115,7 @@ impl Engine {
         refusal: &mut Option<String>,
     ) -> Result<u64, LockError> {
         let locked = hold.lease().locked();
+        locked.store.require(Extension::Tokens).map_err(|error| error.about(&locked.key))?;
         let fence = || locked.store.fence(locked.resource(), locked.owner, at_least);
         let outcome = |fenced| match fenced {
             Fenced::With(fence) => Ok(Ok(fence)),

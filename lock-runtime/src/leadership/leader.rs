@@ -15,6 +15,7 @@ use crate::error::{LockError, LostReason};
 use crate::guard::LockGuard;
 use crate::runtime;
 use crate::store::announcements::{Announced, Announcement};
+use crate::store::contract::Extension;
 
 /// The store keeps an announcement for this number of leases, and the leader repeats it once per lease.
 const KEPT_LEASES: u32 = 3;
@@ -132,12 +133,20 @@ impl LeaderRecord {
 
     /// Announces the leader for the first time. Fails if it no longer leads; otherwise, it goes on without an announcement.
     pub(super) async fn announce_first(&mut self) -> Result<(), LockError> {
+        if !self.can_be_announced() {
+            return Ok(());
+        }
         let announced = self.announce().await;
         self.next = self.pause_after(&announced);
         match announced {
             Err(lost @ LockError::Lost { .. }) => Err(lost),
             _ => Ok(()),
         }
+    }
+
+    /// Whether the store has announcements.
+    fn can_be_announced(&self) -> bool {
+        self.hold.lease().store().has(Extension::Announcements)
     }
 
     /// The pause after an attempt to announce it.
@@ -164,6 +173,7 @@ impl LeaderRecord {
         if let Some(loss) = self.hold.loss() {
             return Err(loss);
         }
+        locked.store.require(Extension::Announcements).map_err(|error| error.about(&locked.key))?;
         let name = self.name.lock().await;
         let text = format!("{} {name}", self.term);
         let announcement = Announcement {
@@ -185,8 +195,11 @@ impl LeaderRecord {
 pub(super) struct Announcer(JoinHandle<()>);
 
 impl Announcer {
-    /// Starts the task; `None` without a runtime.
+    /// Starts the task; `None` without a runtime, or if the store has no announcements.
     pub(super) fn start(mut record: LeaderRecord) -> Option<Self> {
+        if !record.can_be_announced() {
+            return None;
+        }
         let here = runtime::here().ok()?;
         Some(Self(here.spawn(async move {
             loop {

@@ -25,7 +25,7 @@ use crate::engine::{Engine, PermitHolder};
 use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::holder::{Holder, HolderKind};
-use crate::store::contract::Mode;
+use crate::store::contract::{Extension, Mode};
 use crate::sync::{Mutex, lock, time};
 use crate::telemetry::AcquiredBy;
 use crate::timeout::{Timeout, Wait};
@@ -208,9 +208,10 @@ impl SetCall {
 
     /// Whether all keys are in one slot.
     fn is_one_slot(&self) -> bool {
-        let mut slots = self.request.keys.iter().map(|key| self.request.store.slot(key));
+        let store = &self.request.store;
+        let mut slots = self.request.keys.iter().map(|key| store.slot(key));
         let first = slots.next();
-        slots.all(|slot| Some(slot) == first)
+        store.has(Extension::SeveralKeys) && slots.all(|slot| Some(slot) == first)
     }
 
     async fn together(&self, without: Option<usize>, overseer: Overseer) -> Together<LockGuard> {

@@ -6,8 +6,8 @@
 //! inside the process, renewals, deadlines, cancellation. [`conformance`](crate::conformance) tests the implementation.
 //!
 //! * [`OpenStore`] makes the store of each client.
-//! * [`Backend`] is the store of a client: it connects, and has a [`LockStore`] for each [`Layout`] of locks, such as those of
-//!   semaphores.
+//! * [`Backend`] is the store of a client: it connects, and has a [`LockStore`] for each [`Layout`] of locks that it has, such as
+//!   that of semaphores.
 //! * [`LockStore`] has the requests about locks in one layout. It has to acquire, renew and release. Each [`Extension`] is
 //!   optional: a store names those that it has in its [`Capabilities`]. A call that needs another one gets
 //!   [`LockError::Config`](crate::LockError::Config), which names the option, before a request is sent.
@@ -77,9 +77,9 @@
 //!
 //! impl Backend for TableClient {
 //!     fn handle(&self, layout: Layout) -> Result<Arc<dyn LockStore>, StoreError> {
-//!         match layout.extension() {
+//!         match layout.lacking("the store `table`") {
 //!             None => Ok(self.0.clone()),
-//!             Some(extension) => Err(extension.lacking("the store `table`")),
+//!             Some(lacking) => Err(lacking),
 //!         }
 //!     }
 //! }

@@ -141,7 +141,7 @@ impl LockStore for TestStore {
         MaybeReady::pending(self.inner.try_acquire_all(claim, timeout, trace))
     }
 
-    fn slot(&self, key: &str) -> Option<Slot> {
+    fn slot(&self, key: &str) -> Slot {
         self.inner.slot(key)
     }
 

@@ -19,7 +19,6 @@ mod cleanup;
 mod client;
 mod clusters;
 mod connect;
-mod connection;
 mod errors;
 mod holds;
 mod inspection;

@@ -66,10 +66,11 @@ impl AsyncClient for EtcdClient {
     }
 
     fn capabilities(&self) -> Capabilities {
-        const EXTENSIONS: &[Extension] =
-            &[Extension::KeptKeys, Extension::Tokens, Extension::ChangeReports];
-        let reports = Safeguard::Tracking.is_on();
-        Capabilities::with(if reports { EXTENSIONS } else { &EXTENSIONS[..2] })
+        Capabilities::with(&[Extension::KeptKeys, Extension::Tokens])
+    }
+
+    fn reports_changes(&self) -> bool {
+        Safeguard::Tracking.is_on()
     }
 
     fn shown(&self) -> String {

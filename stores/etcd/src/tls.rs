@@ -48,15 +48,17 @@ impl EtcdTls {
 mod handshake {
     use std::sync::Arc;
 
+    use hyper_util::client::legacy::connect::HttpConnector;
     use hyper_util::rt::TokioIo;
     use tokio::net::TcpStream;
     use tokio_rustls::TlsConnector;
     use tokio_rustls::client::TlsStream;
     use tonic::codegen::StdError;
     use tonic::codegen::http::Uri;
+    use tower::ServiceExt;
 
-    use super::super::connection::open_socket;
     use super::super::errors::UnusableServer;
+    use super::super::members::CONNECT_TIMEOUT;
     use lock_core::store::store_error::StoreError;
     use lock_core::store::tls::{Tls, permanent};
 
@@ -83,5 +85,13 @@ mod handshake {
                 None => StdError::from(error),
             })?;
         Ok(TokioIo::new(secured))
+    }
+
+    /// Tries all addresses of the member's host.
+    async fn open_socket(member: Uri) -> Result<TcpStream, StdError> {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        Ok(connector.oneshot(member).await?.into_inner())
     }
 }

@@ -318,15 +318,13 @@ impl Backend for QuorumBackend {
     }
 
     fn handle(&self, layout: Layout) -> Result<Arc<dyn LockStore>, StoreError> {
-        let Some(extension) = layout.extension() else {
-            return Ok(Arc::clone(&self.locks) as Arc<dyn LockStore>);
-        };
-        Err(match extension.lacking(SHOWN) {
-            StoreError::Config { option, problem } => {
-                StoreError::Config { option, problem: problem + INSTEAD }
+        match layout.lacking(SHOWN) {
+            None => Ok(Arc::clone(&self.locks) as Arc<dyn LockStore>),
+            Some(StoreError::Config { option, problem }) => {
+                Err(StoreError::Config { option, problem: problem + INSTEAD })
             }
-            other => other,
-        })
+            Some(other) => Err(other),
+        }
     }
 }
 fn no_operators() -> StoreError {

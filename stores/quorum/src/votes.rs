@@ -179,7 +179,7 @@ impl LockStore for QuorumStore {
             ])
         };
         members.fold(own, |all, one| Capabilities {
-            extensions: all.extensions.and(one.extensions),
+            extensions: all.extensions.intersection(one.extensions),
             renews_to_any_length: all.renews_to_any_length && one.renews_to_any_length,
             counts_waiters: all.counts_waiters && one.counts_waiters,
             ..all

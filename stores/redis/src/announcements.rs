@@ -8,7 +8,7 @@ use super::hash_slot;
 use super::record_replies;
 use lock_core::key;
 use lock_core::store::announcements::{Announced, Announcement};
-use lock_core::store::contract::{Lane, Left, StoreError};
+use lock_core::store::contract::{Extension, Lane, Left, LockStore, StoreError};
 use lock_core::telemetry::requests::StoreOperation;
 
 impl RedisStore {
@@ -18,7 +18,7 @@ impl RedisStore {
     ) -> Result<Announced, StoreError> {
         let Announcement { key, owner, text, keep } = announcement;
         let Some([script, _]) = &self.dialect.announcements else {
-            return Err(StoreError::Refused("no announcements in this format".to_owned()));
+            return Err(Extension::Announcements.lacking(&self.shown()));
         };
         let args = |call: &mut Cmd| {
             call.arg(2).arg(key).arg(name(key)).arg(self.dialect.owner(owner, &self.shared.id));
@@ -34,7 +34,9 @@ impl RedisStore {
         &self,
         key: &str,
     ) -> Result<Option<(String, Left)>, StoreError> {
-        let Some([_, script]) = &self.dialect.announcements else { return Ok(None) };
+        let Some([_, script]) = &self.dialect.announcements else {
+            return Err(Extension::Announcements.lacking(&self.shown()));
+        };
         let args = |call: &mut Cmd| {
             call.arg(2).arg(key).arg(name(key));
         };

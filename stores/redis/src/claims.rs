@@ -12,7 +12,8 @@ use super::route::Route;
 use lock_core::permits::Permits;
 use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::{
-    Acquired, Claim, Grant, Lane, Mode, SendTrace, SetAcquired, SetClaim, StoreError,
+    Acquired, Claim, Extension, Grant, Lane, LockStore, Mode, SendTrace, SetAcquired, SetClaim,
+    StoreError,
 };
 use lock_core::telemetry::requests::StoreOperation;
 use lock_core::timeout::RequestTimeout;
@@ -98,7 +99,7 @@ impl RedisStore {
         trace: &SendTrace,
     ) -> Result<SetAcquired, StoreError> {
         let (Some(script), [first, ..]) = (&self.dialect.acquire_all, claim.keys) else {
-            return Err(StoreError::Refused("one lock at a time".to_owned()));
+            return Err(Extension::SeveralKeys.lacking(&self.shown()));
         };
         self.shared.presence.covers(claim.term);
         let route = self.shared.route(Lane::Caller)?;

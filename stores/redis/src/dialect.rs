@@ -110,19 +110,25 @@ impl Dialect {
         self.change.as_ref().map(|script| script.publishing(publish))
     }
 
-    /// What locks in this layout have besides those of the contract's required part.
-    pub(super) fn extensions(&self) -> Extensions {
-        [
-            (Extension::Queues, self.queues),
-            (Extension::Runs, self.runs.is_some()),
-            (Extension::Announcements, self.announcements.is_some()),
-            (Extension::Tokens, self.fence.is_some()),
-            (Extension::SeveralKeys, self.acquire_all.is_some()),
-        ]
-        .into_iter()
-        .filter(|(_, has)| *has)
-        .map(|(extension, _)| extension)
-        .fold(Extensions::of(&[Extension::KeptKeys, Extension::Acknowledgements]), Extensions::with)
+    /// What locks in this layout have besides the required requests.
+    pub(super) const fn extensions(&self) -> Extensions {
+        let mut all = Extensions::of(&[Extension::KeptKeys, Extension::Acknowledgements]);
+        if self.queues {
+            all = all.with(Extension::Queues);
+        }
+        if self.runs.is_some() {
+            all = all.with(Extension::Runs);
+        }
+        if self.announcements.is_some() {
+            all = all.with(Extension::Announcements);
+        }
+        if self.fence.is_some() {
+            all = all.with(Extension::Tokens);
+        }
+        if self.acquire_all.is_some() {
+            all = all.with(Extension::SeveralKeys);
+        }
+        all
     }
 
     /// Whether a lock may have several holders. Requests about it say in which mode.

@@ -7,7 +7,7 @@ use redis::Cmd;
 use super::handle::RedisStore;
 use super::{decode, hash_slot};
 use lock_core::key;
-use lock_core::store::contract::{Fenced, Lane, Layout, StoreError};
+use lock_core::store::contract::{Extension, Fenced, Lane, Layout, LockStore, StoreError};
 use lock_core::store::owner::OwnerId;
 use lock_core::telemetry::requests::StoreOperation;
 
@@ -20,7 +20,7 @@ impl RedisStore {
     ) -> Result<Fenced, StoreError> {
         let dialect = self.dialect;
         let Some(script) = &dialect.fence else {
-            return Err(StoreError::Refused("locks without fencing tokens".to_owned()));
+            return Err(Extension::Tokens.lacking(&self.shown()));
         };
         let last = format!("{}{{{}}}", key::FENCES, hash_slot::tag(key));
         let limit = self.limit_of_tokens();

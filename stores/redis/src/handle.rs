@@ -22,9 +22,9 @@ use lock_core::replicas::RequiredReplicas;
 use lock_core::safeguard::Safeguard;
 use lock_core::store::announcements::{Announced, Announcement};
 use lock_core::store::contract::{
-    Acquired, Capabilities, Claim, Extension, Fenced, Lane, Left, LockStore, Mode, ModeChange,
-    ModeChanged, Place, Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace,
-    SetAcquired, SetClaim, Slot, StoreAnswer, StoreError,
+    Acquired, Capabilities, Claim, Fenced, Lane, Left, LockStore, Mode, ModeChange, ModeChanged,
+    Place, Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, SetAcquired,
+    SetClaim, Slot, StoreAnswer, StoreError,
 };
 use lock_core::store::owner::OwnerId;
 use lock_core::store::periods::{RunEnd, RunEnded, RunRecord, RunStart, RunStarted};
@@ -101,19 +101,17 @@ impl RedisStore {
             }
         };
         let timeout = RequestTimeout::of(self.shared.response_timeout);
-        let class =
-            if self.reports_changes() { RequestClass::Tracked } else { RequestClass::Unlimited };
+        let class = if LockStore::reports_changes(self) {
+            RequestClass::Tracked
+        } else {
+            RequestClass::Unlimited
+        };
         let measured = Some(self.shared.measured(StoreOperation::Renew));
         let options = RequestOptions { measured, ..RequestOptions::new(class, timeout) };
         let key = |index: usize| batch[index].resource.key;
         let (script, locks) = (&dialect.renew, batch.len());
         let requests = ScriptBatch { script, locks, key: &key, options, wants_carriers };
         route.run_for_each(&requests, &args, decode::renewed).await
-    }
-
-    /// Whether it reports changes of keys by others. Holders that share a key would report each other's renewals.
-    fn reports_changes(&self) -> bool {
-        !self.dialect.has_modes() && self.tracks()
     }
 }
 
@@ -136,10 +134,9 @@ impl LockStore for RedisStore {
         MaybeReady::pending(self.acquire_all(claim, timeout, trace))
     }
 
-    fn slot(&self, key: &str) -> Option<Slot> {
-        self.dialect.acquire_all.as_ref()?;
+    fn slot(&self, key: &str) -> Slot {
         let in_cluster = self.shared.servers.is_cluster();
-        Some(if in_cluster { Slot(hash_slot::slot(key)) } else { Slot::ONLY })
+        if in_cluster { Slot(hash_slot::slot(key)) } else { Slot::ONLY }
     }
 
     fn renew<'a>(
@@ -253,11 +250,13 @@ impl LockStore for RedisStore {
 
     fn capabilities(&self) -> Capabilities {
         let verifies_transfers = self.shared.servers.have_quarantines();
-        let mut extensions = self.dialect.extensions();
-        if self.reports_changes() {
-            extensions = extensions.with(Extension::ChangeReports);
-        }
+        let extensions = self.dialect.extensions();
         Capabilities { extensions, verifies_transfers, counts_waiters: true, ..Capabilities::PLAIN }
+    }
+
+    fn reports_changes(&self) -> bool {
+        // Holders that share a key would report each other's renewals.
+        !self.dialect.has_modes() && self.tracks()
     }
 
     fn place(&self, key: &str) -> Place {

@@ -13,7 +13,7 @@ use super::replicas::KeyReplicas;
 use super::script::Script;
 use lock_core::key;
 use lock_core::safeguard::Safeguard;
-use lock_core::store::contract::{Lane, SendTrace, StoreError};
+use lock_core::store::contract::{Extension, Lane, LockStore, SendTrace, StoreError};
 use lock_core::store::periods::{RunEnd, RunEnded, RunRecord, RunStart, RunStarted};
 use lock_core::telemetry::requests::StoreOperation;
 
@@ -102,8 +102,7 @@ impl RedisStore {
     }
 
     fn run_scripts(&self) -> Result<&RunScripts, StoreError> {
-        let none = || StoreError::Refused("no runs in this format".to_owned());
-        self.dialect.runs.as_ref().ok_or_else(none)
+        self.dialect.runs.as_ref().ok_or_else(|| Extension::Runs.lacking(&self.shown()))
     }
 }
 

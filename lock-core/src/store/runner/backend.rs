@@ -63,10 +63,7 @@ impl<C: AsyncClient> Backend for AsyncBackend<C> {
         runner.connect(connected, client, subscriptions)
     }
 
-    fn check_readiness(&self, layout: Layout) -> StoreAnswer<'_, ()> {
-        if let Err(refusal) = self.handle(layout) {
-            return MaybeReady::ready(Err(refusal));
-        }
+    fn check_readiness(&self, _: Layout) -> StoreAnswer<'_, ()> {
         let client = Arc::clone(&self.locks.client);
         self.locks.runner.request(Lane::Background, async move { client.check().await })
     }
@@ -80,9 +77,9 @@ impl<C: AsyncClient> Backend for AsyncBackend<C> {
     }
 
     fn handle(&self, layout: Layout) -> Result<Arc<dyn LockStore>, StoreError> {
-        match layout.extension() {
+        match layout.lacking(&self.locks.shown()) {
             None => Ok(Arc::clone(&self.locks) as Arc<dyn LockStore>),
-            Some(extension) => Err(extension.lacking(&self.locks.shown())),
+            Some(lacking) => Err(lacking),
         }
     }
 }

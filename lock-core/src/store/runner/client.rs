@@ -90,10 +90,15 @@ pub trait AsyncClient: Send + Sync + 'static {
         ready(Err(Extension::Tokens.lacking(&self.shown())))
     }
 
-    /// What the store has besides acquiring, renewing and releasing keys: [`KeptKeys`](Extension::KeptKeys),
-    /// [`Tokens`](Extension::Tokens) and [`ChangeReports`](Extension::ChangeReports) are possible. Nothing by default.
+    /// What the store has besides acquiring, renewing and releasing keys: [`Extension::KeptKeys`] and [`Extension::Tokens`] are
+    /// possible. Nothing by default.
     fn capabilities(&self) -> Capabilities {
         Capabilities::PLAIN
+    }
+
+    /// Whether the store calls [`WakeUps::changed`] when another client has changed a key that the client holds.
+    fn reports_changes(&self) -> bool {
+        false
     }
 
     /// What error messages call the store.

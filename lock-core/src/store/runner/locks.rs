@@ -73,10 +73,10 @@ impl<C: AsyncClient> LockStore for AsyncLocks<C> {
         _: Lane,
     ) -> MaybeReady<'a, Vec<Result<Renewed, StoreError>>> {
         // A shorter term stands for a verification.
-        let lease =
+        let renewal =
             |one: &Renewal<'_>| (self.owned(one.resource, one.owner), one.term.max(SHORTEST_TERM));
-        let (client, leases) =
-            (Arc::clone(&self.client), batch.iter().map(lease).collect::<Vec<_>>());
+        let leases: Vec<_> = batch.iter().map(renewal).collect();
+        let client = Arc::clone(&self.client);
         self.runner.renew(batch.len(), async move { client.renew(&leases).await })
     }
 
@@ -110,8 +110,8 @@ impl<C: AsyncClient> LockStore for AsyncLocks<C> {
         owner: OwnerId,
         at_least: u64,
     ) -> StoreAnswer<'a, Fenced> {
-        let (client, owned) = (Arc::clone(&self.client), self.owned(resource, owner));
-        self.runner.request(Lane::Caller, async move { client.fence(&owned, at_least).await })
+        let (client, hold) = (Arc::clone(&self.client), self.owned(resource, owner));
+        self.runner.request(Lane::Caller, async move { client.fence(&hold, at_least).await })
     }
 
     fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {
@@ -120,6 +120,10 @@ impl<C: AsyncClient> LockStore for AsyncLocks<C> {
 
     fn capabilities(&self) -> Capabilities {
         self.client.capabilities()
+    }
+
+    fn reports_changes(&self) -> bool {
+        self.client.reports_changes()
     }
 
     fn shown(&self) -> String {

@@ -18,7 +18,8 @@ use crate::error::LockError;
 use crate::runtime;
 use crate::safeguard::Safeguard;
 use crate::store::contract::{
-    Acquired, Grant, LockStore, Mode, Origin, SendTrace, SetAcquired, SetClaim, Slot, StoreError,
+    Acquired, Extension, Grant, LockStore, Mode, Origin, SendTrace, SetAcquired, SetClaim, Slot,
+    StoreError,
 };
 use crate::store::owner::OwnerId;
 use crate::telemetry::{AcquiredBy, SiteMetrics};
@@ -70,11 +71,14 @@ pub(crate) async fn acquire_together<T>(
 ) -> Together<T> {
     let unknown = || Together::Unknown(None);
     let (Ok(here), Ok(owner)) = (runtime::here(), OwnerId::new()) else { return unknown() };
+    if !request.store.has(Extension::SeveralKeys) {
+        return unknown();
+    }
     let terms = request.provisional_terms();
     let mut taken: Vec<(usize, T)> = Vec::with_capacity(request.keys.len());
     let mut slots: Vec<PendingClaim<'_>> = Vec::new();
     for (index, key) in request.keys.iter().enumerate().filter(|(at, _)| Some(*at) != without) {
-        let Some(slot) = request.store.slot(key) else { return unknown() };
+        let slot = request.store.slot(key);
         if engine.admit(key).is_err() {
             return unknown();
         }

@@ -17,7 +17,7 @@ use crate::engine::places::BATCH;
 use crate::error::LostReason;
 use crate::events;
 use crate::replicas::RequiredReplicas;
-use crate::store::contract::{Extension, Lane, Place, Renewed, StoreError};
+use crate::store::contract::{Lane, Place, Renewed, StoreError};
 use crate::sync::spawn_task;
 use crate::telemetry::RenewalOutcome;
 
@@ -64,7 +64,7 @@ pub(super) async fn renew(
     if batch.is_empty() {
         return;
     }
-    if store.has(Extension::ChangeReports) {
+    if store.reports_changes() {
         // Before the request, because a report may come before the answer.
         for lease in &unplanned.leases {
             shared.watched.watch(lease);

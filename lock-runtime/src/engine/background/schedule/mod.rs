@@ -16,7 +16,6 @@ use std::time::Duration;
 use crate::backoff::jittered;
 use crate::clock::BootInstant;
 use crate::engine::handoff::Lease;
-use crate::store::contract::Extension;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, MutexGuard, lock};
 
@@ -220,8 +219,7 @@ impl Schedule {
 impl Entries {
     /// Adds the next entry of a lease, which follows from its last extension.
     fn plan(&mut self, lease: &Arc<Lease>, now: BootInstant) -> BootInstant {
-        let deadline = lease.deadline();
-        let watches = lease.store().has(Extension::ChangeReports);
+        let (deadline, watches) = (lease.deadline(), lease.store().reports_changes());
         let (due, term) = lease.renewal_due(watches);
         let at = due.before_grid(term / GRID_PER_TERM).max(now).min(deadline);
         // A fixed lease is verified once, because the store begins to watch its key then.
