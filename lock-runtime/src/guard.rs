@@ -245,8 +245,8 @@ impl LockGuard {
     ///   differ too much. The lock is still held.
     /// * [`LockError::Denied`]: the user lacks a permission.
     /// * [`LockError::WrongFormat`]: the key of the last fencing token holds another value.
-    /// * [`LockError::Config`]: the guard is that of a reader or has permits, or there is no tokio runtime with timers
-    ///   and, for Redis, I/O here.
+    /// * [`LockError::Config`]: the guard is that of a reader or has permits, the store issues no tokens, or there is no tokio
+    ///   runtime with timers and, for Redis, I/O here.
     ///
     /// # Examples
     ///

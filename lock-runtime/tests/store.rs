@@ -12,7 +12,7 @@ use lock_runtime::store::runner::{
     WakeUps,
 };
 use lock_runtime::store::{
-    Acquired, Backend, Capabilities, Extension, Fenced, Grant, Left, OpenStore, Released, Renewed,
+    Acquired, Backend, Extension, Extensions, Fenced, Grant, Left, OpenStore, Released, Renewed,
     Settings, StoreError,
 };
 use lock_runtime::{
@@ -88,6 +88,7 @@ struct Table {
     runtimes: Arc<Mutex<HashSet<runtime::Id>>>,
     is_notifying: bool,
     runs_on_callers: bool,
+    has_extensions: bool,
 }
 
 /// What happens to requests.
@@ -108,8 +109,17 @@ impl Table {
     fn new(flaw: Flaw) -> Self {
         let (rows, fault) = (Arc::default(), Arc::new(Mutex::new(Fault::None)));
         let (acquires, runtimes) = (Arc::default(), Arc::default());
-        let (is_notifying, runs_on_callers) = (false, false);
-        Self { flaw, rows, fault, acquires, runtimes, is_notifying, runs_on_callers }
+        let (is_notifying, runs_on_callers, has_extensions) = (false, false, true);
+        Self {
+            flaw,
+            rows,
+            fault,
+            acquires,
+            runtimes,
+            is_notifying,
+            runs_on_callers,
+            has_extensions,
+        }
     }
 
     fn notifying() -> Self {
@@ -268,12 +278,9 @@ impl AsyncClient for Table {
         Ok(Fenced::With(rows.token))
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::with(&[Extension::KeptKeys, Extension::Tokens])
-    }
-
-    fn shown(&self) -> String {
-        "the store `table`".to_owned()
+    fn extensions(&self) -> Extensions {
+        let all = Extensions::of(&[Extension::KeptKeys, Extension::Tokens]);
+        if self.has_extensions { all } else { Extensions::NONE }
     }
 
     async fn release(&self, owned: &Owned, keep: Duration) -> Result<Released, StoreError> {
@@ -374,7 +381,7 @@ impl OpenStore for Table {
 
     fn open(&self, settings: &Settings) -> Result<Arc<dyn Backend>, LockError> {
         let runs_on = if self.runs_on_callers { RunsOn::Callers } else { RunsOn::Thread };
-        Ok(AsyncBackend::open(settings, runs_on, |_| Arc::new(self.clone()))?)
+        Ok(AsyncBackend::open(self.name(), settings, runs_on, |_| Arc::new(self.clone()))?)
     }
 }
 
@@ -506,6 +513,45 @@ async fn a_busy_lock_tells_who_has_it() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+#[tokio::test]
+async fn what_needs_an_extension_that_a_store_lacks_sends_nothing() {
+    let table = Table { has_extensions: false, ..Table::new(Flaw::None) };
+    let client = client(&table).await;
+    let option = |outcome: Result<(), LockError>| match outcome {
+        Err(LockError::Config { option, .. }) => option,
+        other => panic!("{other:?}"),
+    };
+    let guard = client.lock("k").acquire().await.expect("free");
+    assert_eq!(option(guard.fencing_token().await.map(drop)), "store");
+    guard.release().await.expect("held");
+    let before = table.acquires.load(Ordering::Relaxed);
+    let leadership = client.leadership("leader");
+    assert_eq!(option(leadership.campaign().await.map(drop)), "store");
+    assert_eq!(option(leadership.leader().await.map(drop)), "leader");
+    let lock = client.lock("k");
+    assert_eq!(option(lock.clone().min_hold(LEASE).acquire().await.map(drop)), "min_hold");
+    assert_eq!(option(lock.clone().fair().acquire().await.map(drop)), "fair");
+    assert_eq!(option(lock.acknowledged_by(1).acquire().await.map(drop)), "acknowledged_by");
+    assert_eq!(option(client.read_write("k").read().acquire().await.map(drop)), "mode");
+    assert_eq!(option(client.semaphore("k", 3).acquire().await.map(drop)), "permits");
+    let periodic = client.periodic("k", LEASE * 100);
+    assert_eq!(option(periodic.run(async {}).await.map(drop)), "every");
+    assert_eq!(option(client.last_run("k").await.map(drop)), "every");
+    assert_eq!(table.acquires.load(Ordering::Relaxed), before, "requests were sent");
+}
+
+#[tokio::test]
+async fn a_leader_in_a_store_without_announcements_leads_without_a_name() {
+    let table = Table::new(Flaw::None);
+    let leader = client(&table).await.leadership("leader").named("first").campaign().await;
+    let leader = leader.expect("nobody leads");
+    assert!(matches!(
+        leader.announce("second").await,
+        Err(LockError::Config { option: "leader", .. })
+    ));
+    leader.resign().await.expect("it leads");
 }
 
 #[tokio::test]

@@ -14,7 +14,8 @@ use lock_runtime::store::runner::{
     AsyncBackend, AsyncClient, LeaseRequest, Owned, RunsOn, StoredLease, WakeUps,
 };
 use lock_runtime::store::{
-    Acquired, Backend, Grant, Left, OpenStore, Released, Renewed, Settings, StoreError,
+    Acquired, Backend, Extension, Extensions, Grant, Left, OpenStore, Released, Renewed, Settings,
+    StoreError,
 };
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
@@ -34,7 +35,7 @@ impl OpenStore for SqliteStore {
         // Requests to SQLite block, so they run on the thread of the client.
         let (path, patience) = (self.0.clone(), settings.response_timeout / 2);
         let client = |_| Arc::new(SqliteClient { path, patience, connection: Mutex::default() });
-        Ok(AsyncBackend::open(settings, RunsOn::Thread, client)?)
+        Ok(AsyncBackend::open(self.name(), settings, RunsOn::Thread, client)?)
     }
 }
 
@@ -45,17 +46,22 @@ struct SqliteClient {
     connection: Mutex<Option<Connection>>,
 }
 
-/// The time in ms since 1970, `term` from now. Rounded up, so that no lease is too short.
-fn after(term: Duration) -> i64 {
-    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default() + term;
-    i64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(i64::MAX)
+/// The time in µs since 1970.
+fn now() -> i64 {
+    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// The end of a lease that begins now.
+fn end(term: Duration) -> i64 {
+    now().saturating_add(i64::try_from(term.as_micros()).unwrap_or(i64::MAX)).saturating_add(1)
 }
 
 /// The owner of a key that is taken, and the rest of its lease.
 fn holder(of: &Transaction<'_>, key: &str) -> rusqlite::Result<Option<(String, Duration)>> {
     let sql = "SELECT owner, until - ?2 FROM locks WHERE key = ?1 AND until > ?2";
-    let holder = |row: &Row<'_>| Ok((row.get(0)?, Duration::from_millis(row.get(1)?)));
-    of.query_row(sql, params![key, after(Duration::ZERO)], holder).optional()
+    let holder = |row: &Row<'_>| Ok((row.get(0)?, Duration::from_micros(row.get(1)?)));
+    of.query_row(sql, params![key, now()], holder).optional()
 }
 
 impl SqliteClient {
@@ -100,7 +106,7 @@ impl AsyncClient for SqliteClient {
             }
             let take = "INSERT INTO locks VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET until = \
                         iif(owner = excluded.owner, max(until, excluded.until), excluded.until), owner = excluded.owner";
-            table.execute(take, params![key, owner, after(term)])?;
+            table.execute(take, params![key, owner, end(term)])?;
             Ok(Acquired::Granted(Grant::of(term)))
         })
     }
@@ -112,7 +118,7 @@ impl AsyncClient for SqliteClient {
                 let extend = "UPDATE locks SET until = max(until, ?) WHERE key = ?";
                 Ok(match holder(table, key)? {
                     Some((other, _)) if other == *owner => {
-                        table.execute(extend, params![after(*term), key])?;
+                        table.execute(extend, params![end(*term), key])?;
                         Renewed::Extended
                     }
                     Some(_) => Renewed::Taken,
@@ -139,8 +145,9 @@ impl AsyncClient for SqliteClient {
         })
     }
 
-    fn shown(&self) -> String {
-        "the store `SQLite`".to_owned()
+    /// A database in a file has no replicas.
+    fn extensions(&self) -> Extensions {
+        Extensions::of(&[Extension::Acknowledgements])
     }
 
     async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, StoreError> {

@@ -46,17 +46,17 @@ impl Extension {
 }
 
 impl Layout {
-    /// The error of a call that needs locks in this layout, from a store that is [called](super::contract::LockStore::shown)
-    /// `shown` and has plain locks only; `None` for plain locks, which each store has.
-    pub fn lacking(self, shown: &str) -> Option<StoreError> {
+    /// Fails unless these are plain locks, with the error of a call that needs locks in this layout, from a store that is
+    /// [called](super::contract::LockStore::shown) `shown` and has plain locks only.
+    pub fn plain_only(self, shown: &str) -> Result<(), StoreError> {
         let (option, what) = match self {
-            Self::TOKEN => return None,
+            Self::TOKEN => return Ok(()),
             Self::Wire(_) => ("wire_format", "locks in other formats than `Token`"),
             Self::ReadWrite => ("mode", "read-write locks"),
             Self::Semaphore => ("permits", "semaphores"),
             Self::Vote => ("quorum", "votes"),
         };
-        Some(StoreError::lacking(shown, option, what))
+        Err(StoreError::lacking(shown, option, what))
     }
 }
 

@@ -64,7 +64,7 @@ pub trait Backend: Send + Sync {
         MaybeReady::ready(Ok(()))
     }
 
-    /// Fails unless locks in this layout can be acquired and renewed now. Takes at most 5/4 of a response timeout.
+    /// Fails unless locks in this layout, which the store has, can be acquired and renewed now. Takes at most 5/4 of a response timeout.
     fn check_readiness(&self, layout: Layout) -> StoreAnswer<'_, ()> {
         let _ = layout;
         MaybeReady::ready(Ok(()))
@@ -107,7 +107,7 @@ pub trait Backend: Send + Sync {
         MaybeReady::ready(())
     }
 
-    /// The handle for locks in this layout, or the [error](Layout::lacking) of calls that need one. It is always the same
+    /// The handle for locks in this layout, or the [error](Layout::plain_only) of calls that need one. It is always the same
     /// one, so that handles can be compared by address. Each store has plain locks: [`Layout::TOKEN`].
     fn handle(&self, layout: Layout) -> Result<Arc<dyn LockStore>, StoreError>;
 }
@@ -119,7 +119,7 @@ fn shown(backend: &(impl Backend + ?Sized)) -> String {
 
 /// Where the locks of clients are. A client opens it with its own settings.
 pub trait OpenStore: Send + Sync + 'static {
-    /// The name of the store, such as `etcd`. It is used in errors.
+    /// The name of the store, such as `etcd`.
     fn name(&self) -> &str;
 
     /// The store of a new client. It does not connect yet.
@@ -250,7 +250,8 @@ pub trait LockStore: Send + Sync + 'static {
         lacking(&self.shown(), Extension::Runs)
     }
 
-    /// Makes a reader of a writer, which lets other readers in, or a writer of the only reader.
+    /// Makes a reader of a writer, which lets other readers in, or a writer of the only reader. Required of stores that have
+    /// read-write locks.
     fn change_mode<'a>(&'a self, change: ModeChange<'a>) -> StoreAnswer<'a, ModeChanged> {
         let _ = change;
         MaybeReady::ready(Err(StoreError::lacking(

@@ -14,6 +14,7 @@ pub enum Layout {
     Wire(WireFormat),
     /// Read-write locks.
     ReadWrite,
+    /// Semaphores.
     Semaphore,
     /// Exclusive locks at one store of a quorum: those of `Token`, without a queue. A release wakes all
     /// who wait.
@@ -21,6 +22,7 @@ pub enum Layout {
 }
 
 impl Layout {
+    /// All layouts.
     pub const ALL: [Self; WireFormat::ALL.len() + 3] = [
         Self::Wire(WireFormat::ALL[0]),
         Self::Wire(WireFormat::ALL[1]),
@@ -30,6 +32,7 @@ impl Layout {
         Self::Vote,
     ];
 
+    /// Plain locks.
     pub const TOKEN: Self = Self::Wire(WireFormat::Token);
 
     /// The layout whose requests free such a lock.

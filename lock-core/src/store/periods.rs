@@ -67,6 +67,7 @@ pub enum RunStarted {
 /// The answer to a [`RunEnd`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunEnded {
+    /// The end was recorded.
     Recorded,
     /// The key does not exist any more.
     Gone,

@@ -14,11 +14,14 @@ use crate::replicas::RequiredReplicas;
 /// The object of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resource<'a> {
+    /// The key, of any characters, up to 1,024 bytes.
     pub key: &'a str,
+    /// In which mode it is held.
     pub mode: Mode,
 }
 
 impl<'a> Resource<'a> {
+    /// That of an exclusive lock.
     pub fn exclusive(key: &'a str) -> Self {
         Self { key, mode: Mode::Exclusive }
     }
@@ -27,8 +30,11 @@ impl<'a> Resource<'a> {
 /// One attempt to take a resource.
 #[derive(Debug, Clone, Copy)]
 pub struct Claim<'a> {
+    /// What is claimed.
     pub resource: Resource<'a>,
+    /// Who gets it.
     pub owner: OwnerId,
+    /// How long the lease lasts unless it is renewed.
     pub term: Duration,
     /// Whether the lease is renewed until its hold ends. Otherwise it is fixed.
     pub renewed: bool,
@@ -64,6 +70,7 @@ impl<'a> Claim<'a> {
 /// The answer to a [`Claim`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acquired {
+    /// The owner has the resource.
     Granted(Grant),
     /// Another owner has the resource.
     Busy(Left),
@@ -119,6 +126,7 @@ impl<'a> Renewal<'a> {
 /// The answer to a [`Renewal`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewed {
+    /// The owner still has the resource, for the term at least.
     Extended,
     /// The same, but the owner is a reader, and the renewal is that of a writer.
     AsReader,
@@ -186,6 +194,7 @@ impl Released {
 /// The answer to a request for a fencing token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fenced {
+    /// The token.
     With(u64),
     /// The key does not exist any more.
     Gone,

@@ -17,9 +17,11 @@ impl Slot {
 /// [`Mode::Exclusive`](super::contract::Mode::Exclusive).
 #[derive(Debug, Clone, Copy)]
 pub struct SetClaim<'a> {
+    /// The keys, of one slot.
     pub keys: &'a [&'a str],
     /// The owner of all of them.
     pub owner: OwnerId,
+    /// How long each lease lasts unless it is renewed.
     pub term: Duration,
 }
 

@@ -113,9 +113,12 @@ impl CheckedLocks {
         owner: OwnerId,
         term: Duration,
     ) -> Result<Acquired, StoreError> {
-        let is_first = lock(&self.asked).insert((key.to_owned(), owner));
-        let fresh = self.is_fresh && is_first;
-        let claim = Claim { fresh, ..Claim::exclusive(key, owner, term) };
+        self.attempt(Claim::exclusive(key, owner, term)).await
+    }
+
+    async fn attempt(&self, claim: Claim<'_>) -> Result<Acquired, StoreError> {
+        let is_first = lock(&self.asked).insert((claim.resource.key.to_owned(), claim.owner));
+        let claim = Claim { fresh: self.is_fresh && is_first, ..claim };
         let trace = SendTrace::default();
         self.locks.try_acquire(claim, RequestTimeout::of(RESPONSE), &trace).await
     }
@@ -128,8 +131,7 @@ impl CheckedLocks {
     }
 
     pub(super) async fn claim(&self, claim: Claim<'_>) -> Acquired {
-        let trace = SendTrace::default();
-        let answer = self.locks.try_acquire(claim, RequestTimeout::of(RESPONSE), &trace).await;
+        let answer = self.attempt(claim).await;
         answer.unwrap_or_else(|error| panic!("an attempt failed: {error:?}"))
     }
 

@@ -8,9 +8,10 @@ use crate::store::contract::{Extension, Resource};
 use crate::store::owner::OwnerId;
 use crate::store::periods::{RunEnd, RunEnded, RunLabel, RunStart, RunStarted};
 
-/// The longest period, and how long its records are kept.
-const PERIOD: Duration = Duration::from_secs(7 * 24 * 3600);
-const KEPT: Duration = Duration::from_secs(10 * 7 * 24 * 3600);
+const PERIOD: Duration = Duration::from_secs(3600);
+
+/// How long a record of such a period is kept.
+const KEPT: Duration = Duration::from_secs(10 * 3600);
 
 /// A run of the owner with this number. Each has one run.
 struct Run<'a> {

@@ -72,7 +72,7 @@ impl Leader {
     ///
     /// # Errors
     ///
-    /// * [`LockError::Config`]: the name is too long.
+    /// * [`LockError::Config`]: the name is too long, or the store has no announcements.
     /// * [`LockError::Lost`]: this candidate is no longer the leader.
     /// * [`LockError::Unavailable`]: the store has not answered. It is announced again later,
     ///   while this candidate leads.
@@ -82,6 +82,7 @@ impl Leader {
     pub async fn announce(&self, name: impl Into<String>) -> Result<(), LockError> {
         let name = name.into();
         check_name(&name)?;
+        self.record.require_announcements()?;
         *self.record.name.lock().await = name.into();
         self.record.announce().await
     }
@@ -133,7 +134,7 @@ impl LeaderRecord {
 
     /// Announces the leader for the first time. Fails if it no longer leads; otherwise, it goes on without an announcement.
     pub(super) async fn announce_first(&mut self) -> Result<(), LockError> {
-        if !self.can_be_announced() {
+        if self.require_announcements().is_err() {
             return Ok(());
         }
         let announced = self.announce().await;
@@ -144,9 +145,10 @@ impl LeaderRecord {
         }
     }
 
-    /// Whether the store has announcements.
-    fn can_be_announced(&self) -> bool {
-        self.hold.lease().store().has(Extension::Announcements)
+    /// Fails if the store has no announcements.
+    fn require_announcements(&self) -> Result<(), LockError> {
+        let locked = self.hold.lease().locked();
+        locked.store.require(Extension::Announcements).map_err(|error| error.about(&locked.key))
     }
 
     /// The pause after an attempt to announce it.
@@ -173,7 +175,6 @@ impl LeaderRecord {
         if let Some(loss) = self.hold.loss() {
             return Err(loss);
         }
-        locked.store.require(Extension::Announcements).map_err(|error| error.about(&locked.key))?;
         let name = self.name.lock().await;
         let text = format!("{} {name}", self.term);
         let announcement = Announcement {
@@ -197,9 +198,7 @@ pub(super) struct Announcer(JoinHandle<()>);
 impl Announcer {
     /// Starts the task; `None` without a runtime, or if the store has no announcements.
     pub(super) fn start(mut record: LeaderRecord) -> Option<Self> {
-        if !record.can_be_announced() {
-            return None;
-        }
+        record.require_announcements().ok()?;
         let here = runtime::here().ok()?;
         Some(Self(here.spawn(async move {
             loop {

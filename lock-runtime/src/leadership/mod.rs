@@ -22,6 +22,7 @@ use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::lock::Lock;
 use crate::release_mode::ReleaseMode;
+use crate::store::contract::Extension;
 use crate::timeout::Wait;
 use crate::wire_format::WireFormat;
 
@@ -100,8 +101,8 @@ impl Leadership {
         self
     }
 
-    /// Waits until this candidate is the leader, and has announced itself: [`leader`](Self::leader) names it from then on. Costs
-    /// three round trips if there is no leader.
+    /// Waits until this candidate is the leader, and has announced itself: [`leader`](Self::leader) names it from then on. (A
+    /// store without announcements, such as etcd, does not tell who leads.) Costs three round trips if there is no leader.
     ///
     /// The wait has no limit, and continues while the store cannot be reached.
     ///
@@ -109,8 +110,8 @@ impl Leadership {
     ///
     /// # Errors
     ///
-    /// * [`LockError::Config`]: the name is too long, an enclosing body holds the same lock, or there is
-    ///   no tokio runtime with timers here.
+    /// * [`LockError::Config`]: the name is too long, an enclosing body holds the same lock, the store issues no fencing tokens,
+    ///   or there is no tokio runtime with timers here.
     /// * [`LockError::Lost`]: the call was made in a body whose own lock on this key is lost.
     /// * [`LockError::InvalidKey`], [`LockError::WrongFormat`], [`LockError::Denied`],
     ///   [`LockError::ShutDown`]: as for [`Lock::acquire`](crate::Lock::acquire).
@@ -194,6 +195,7 @@ impl Leadership {
     /// is announced.
     async fn elected(&self) -> Result<(LockGuard, u64, LeaderRecord), LockError> {
         check_name(&self.name)?;
+        self.seat.0.client().store_with(Extension::Tokens)?;
         loop {
             let guard = self.seat.0.acquire().await?;
             if guard.is_reentrant() {

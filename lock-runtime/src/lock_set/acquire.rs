@@ -25,7 +25,7 @@ use crate::engine::{Engine, PermitHolder};
 use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::holder::{Holder, HolderKind};
-use crate::store::contract::{Extension, Mode};
+use crate::store::contract::Mode;
 use crate::sync::{Mutex, lock, time};
 use crate::telemetry::AcquiredBy;
 use crate::timeout::{Timeout, Wait};
@@ -211,7 +211,7 @@ impl SetCall {
         let store = &self.request.store;
         let mut slots = self.request.keys.iter().map(|key| store.slot(key));
         let first = slots.next();
-        store.has(Extension::SeveralKeys) && slots.all(|slot| Some(slot) == first)
+        slots.all(|slot| Some(slot) == first)
     }
 
     async fn together(&self, without: Option<usize>, overseer: Overseer) -> Together<LockGuard> {

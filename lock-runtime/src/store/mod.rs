@@ -5,13 +5,16 @@
 //! memory store implement, and everything else works as with them: the attribute, waiting calls that are handed the lock off
 //! inside the process, renewals, deadlines, cancellation. [`conformance`](crate::conformance) tests the implementation.
 //!
+//! Most stores implement [`runner::AsyncClient`]: asynchronous functions that acquire, renew and release a key. The [`runner`]
+//! makes the rest of them; `examples/sqlite` of the repository is such a store. One that has more than plain locks, or does not
+//! wait for its answers, implements these traits itself:
+//!
 //! * [`OpenStore`] makes the store of each client.
 //! * [`Backend`] is the store of a client: it connects, and has a [`LockStore`] for each [`Layout`] of locks that it has, such as
 //!   that of semaphores.
-//! * [`LockStore`] has the requests about locks in one layout. It has to acquire, renew and release. Each [`Extension`] is
-//!   optional: a store names those that it has in its [`Capabilities`]. A call that needs another one gets
+//! * [`LockStore`] has the requests about locks in one layout. It has to acquire, renew, release and subscribe. Each [`Extension`]
+//!   is optional: a store names those that it has in its [`Capabilities`]. A call that needs another one gets
 //!   [`LockError::Config`](crate::LockError::Config), which names the option, before a request is sent.
-//! * [`runner`] is for stores whose requests are asynchronous functions.
 //!
 //! # What a store promises
 //!
@@ -201,7 +204,7 @@ pub use lock_core::store::hold_reports::{ChangedKeys, HoldReport, HoldReports};
 #[cfg(feature = "store")]
 pub use lock_core::store::key_holder::KeyHolder;
 #[cfg(feature = "store")]
-pub use lock_core::store::owner::{ClientTag, OwnerId};
+pub use lock_core::store::owner::OwnerId;
 #[cfg(feature = "store")]
 pub use lock_core::store::periods::{
     RunEnd, RunEnded, RunLabel, RunRecord, RunStart, RunStarted, rest_of_period,

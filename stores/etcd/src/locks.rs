@@ -13,7 +13,7 @@ use lock_core::client_info::ClientInfo;
 use lock_core::error::LockError;
 use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::{
-    Acquired, Backend, Capabilities, Extension, Fenced, Released, Renewed, StoreError,
+    Acquired, Backend, Extension, Extensions, Fenced, Released, Renewed, StoreError,
 };
 use lock_core::store::runner::{
     AsyncBackend, AsyncClient, LeasePage, LeaseRequest, LeaseScan, Owned, RunsOn, StoredLease,
@@ -32,7 +32,7 @@ pub(super) fn open(members: Members, settings: &Settings) -> Result<Arc<dyn Back
         client.leases.introduce(told.as_ref().map(presence));
         Arc::new(client)
     };
-    Ok(AsyncBackend::open(settings, RunsOn::Callers, client)?)
+    Ok(AsyncBackend::open("etcd", settings, RunsOn::Callers, client)?)
 }
 
 impl AsyncClient for EtcdClient {
@@ -65,16 +65,12 @@ impl AsyncClient for EtcdClient {
         })
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::with(&[Extension::KeptKeys, Extension::Tokens])
+    fn extensions(&self) -> Extensions {
+        Extensions::of(&[Extension::KeptKeys, Extension::Tokens])
     }
 
     fn reports_changes(&self) -> bool {
         Safeguard::Tracking.is_on()
-    }
-
-    fn shown(&self) -> String {
-        "the store `etcd`".to_owned()
     }
 
     async fn watch(&self, key: &str) -> Result<(), StoreError> {

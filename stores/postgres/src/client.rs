@@ -15,7 +15,7 @@ use super::statements::{self, LockStatement};
 use super::{inspection, table};
 use lock_core::client_info::ClientInfo;
 use lock_core::store::contract::{
-    Acquired, Capabilities, Extension, Fenced, Released, Renewed, StoreError,
+    Acquired, Extension, Extensions, Fenced, Released, Renewed, StoreError,
 };
 use lock_core::store::per_runtime::PerRuntime;
 use lock_core::store::runner::{
@@ -185,12 +185,8 @@ impl AsyncClient for PostgresClient {
         }
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::with(&[Extension::KeptKeys, Extension::Tokens])
-    }
-
-    fn shown(&self) -> String {
-        "the store `PostgreSQL`".to_owned()
+    fn extensions(&self) -> Extensions {
+        Extensions::of(&[Extension::KeptKeys, Extension::Tokens])
     }
 
     fn name_in_transactions(&self, token: String) -> Option<String> {

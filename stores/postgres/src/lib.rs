@@ -207,6 +207,6 @@ impl OpenStore for PostgresStore {
             *lock(&self.last) = Arc::downgrade(client.is_live());
             Arc::new(client)
         };
-        Ok(AsyncBackend::open(settings, RunsOn::Callers, client)?)
+        Ok(AsyncBackend::open(self.name(), settings, RunsOn::Callers, client)?)
     }
 }

@@ -318,13 +318,13 @@ impl Backend for QuorumBackend {
     }
 
     fn handle(&self, layout: Layout) -> Result<Arc<dyn LockStore>, StoreError> {
-        match layout.lacking(SHOWN) {
-            None => Ok(Arc::clone(&self.locks) as Arc<dyn LockStore>),
-            Some(StoreError::Config { option, problem }) => {
-                Err(StoreError::Config { option, problem: problem + INSTEAD })
+        layout.plain_only(SHOWN).map_err(|lacking| match lacking {
+            StoreError::Config { option, problem } => {
+                StoreError::Config { option, problem: problem + INSTEAD }
             }
-            Some(other) => Err(other),
-        }
+            other => other,
+        })?;
+        Ok(Arc::clone(&self.locks) as Arc<dyn LockStore>)
     }
 }
 fn no_operators() -> StoreError {

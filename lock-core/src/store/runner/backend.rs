@@ -27,24 +27,25 @@ pub struct AsyncBackend<C> {
 }
 
 impl<C: AsyncClient> AsyncBackend<C> {
-    /// Makes the store of a new client. `client` is called once, with what the client tells about itself: its id is that in
-    /// the tokens of its owners.
+    /// The store of a new client. `name` is that of the store, such as `etcd`, for errors. `make` gets what the client tells
+    /// about itself, with the id that is in the tokens of its owners.
     ///
     /// # Errors
     ///
     /// [`LockError::Unavailable`]: there is no thread for its requests, or no randomness.
     pub fn open(
+        name: &str,
         settings: &Settings,
         runs_on: RunsOn,
-        client: impl FnOnce(Option<ClientInfo>) -> Arc<C>,
+        make: impl FnOnce(Option<ClientInfo>) -> Arc<C>,
     ) -> Result<Arc<Self>, LockError> {
         let tag = ClientTag::of_new_client()?;
         let told = settings.told.clone().map(|told| told.with_id(tag.to_text()));
         let runner = RequestRunner::start(settings.response_timeout, runs_on)?;
-        let client = client(told.clone());
+        let (client, shown) = (make(told.clone()), format!("the store `{name}`"));
         let inspector = LeaseInspector::new(Arc::clone(&client), Arc::clone(&runner), told, tag);
         let subscriptions = Subscriptions::remote(Arc::default());
-        let locks = Arc::new(AsyncLocks { client, runner, subscriptions, tag });
+        let locks = Arc::new(AsyncLocks { client, shown, runner, subscriptions, tag });
         Ok(Arc::new(Self { locks, inspector, reports: OnceLock::new() }))
     }
 }
@@ -77,9 +78,7 @@ impl<C: AsyncClient> Backend for AsyncBackend<C> {
     }
 
     fn handle(&self, layout: Layout) -> Result<Arc<dyn LockStore>, StoreError> {
-        match layout.lacking(&self.locks.shown()) {
-            None => Ok(Arc::clone(&self.locks) as Arc<dyn LockStore>),
-            Some(lacking) => Err(lacking),
-        }
+        layout.plain_only(&self.locks.shown)?;
+        Ok(Arc::clone(&self.locks) as Arc<dyn LockStore>)
     }
 }

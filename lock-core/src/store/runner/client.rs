@@ -8,19 +8,28 @@ use std::time::Duration;
 use super::stored::{LeasePage, LeaseScan, StoredLease};
 use super::wake_ups::WakeUps;
 use crate::client_info::ClientInfo;
-use crate::store::capabilities::{Capabilities, Extension};
+use crate::store::capabilities::{Extension, Extensions};
 use crate::store::requests::{Acquired, Fenced, Released, Renewed};
 use crate::store::store_error::StoreError;
 
 /// A key, and the token of its owner.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Owned {
+    /// The key.
     pub key: String,
-    /// Who knows it can release the lock, so it must not be logged.
+    /// The token. Who knows it can release the lock, so it must not be logged.
     pub owner: String,
 }
 
+impl LeaseRequest {
+    /// A request for a fixed lease.
+    pub fn new(owned: Owned, term: Duration) -> Self {
+        Self { owned, term, renewed: false, fresh: false }
+    }
+}
+
 impl Owned {
+    /// The owner of a key.
     pub fn new(key: &str, owner: &str) -> Self {
         Self { key: key.to_owned(), owner: owner.to_owned() }
     }
@@ -49,6 +58,9 @@ pub struct LeaseRequest {
 }
 
 /// A client of a store, which has plain locks.
+///
+/// The methods run at the same time, but a release of an owner comes after its acquires. A future is dropped when it has run for a
+/// response timeout of the [client](crate::store::settings::Settings), or in the case of [`acquire`](Self::acquire) for up to two.
 pub trait AsyncClient: Send + Sync + 'static {
     /// Connects to the store and checks it. From now on, the store calls `wake_ups` when keys become free, if it can.
     fn connect(
@@ -59,14 +71,14 @@ pub trait AsyncClient: Send + Sync + 'static {
     /// Fails unless locks can be acquired and renewed now.
     fn check(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Takes a key if it is free, or if the owner already has it, whose lease does not get shorter then.
+    /// Takes a key if it is free. If the owner already has it, extends its lease, and never shortens it.
     fn acquire(
         &self,
         request: LeaseRequest,
     ) -> impl Future<Output = Result<Acquired, StoreError>> + Send;
 
     /// Extends each lease that its owner still has to the term beside it, and shortens none. Returns one answer for each, in
-    /// their order.
+    /// their order; answers that are missing are unknown. A term of 10 ms only asks whether the owner has the key.
     fn renew(
         &self,
         leases: &[(Owned, Duration)],
@@ -87,23 +99,18 @@ pub trait AsyncClient: Send + Sync + 'static {
         at_least: u64,
     ) -> impl Future<Output = Result<Fenced, StoreError>> + Send {
         let _ = (owned, at_least);
-        ready(Err(Extension::Tokens.lacking(&self.shown())))
+        ready(Err(Extension::Tokens.lacking("this store")))
     }
 
-    /// What the store has besides acquiring, renewing and releasing keys: [`Extension::KeptKeys`] and [`Extension::Tokens`] are
-    /// possible. Nothing by default.
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::PLAIN
+    /// What the store has besides acquiring, renewing and releasing keys. Possible are [`Extension::KeptKeys`],
+    /// [`Extension::Tokens`], and [`Extension::Acknowledgements`] if it has no replicas that could lose a lock. None by default.
+    fn extensions(&self) -> Extensions {
+        Extensions::NONE
     }
 
-    /// Whether the store calls [`WakeUps::changed`] when another client has changed a key that the client holds.
+    /// Whether the store calls [`WakeUps::lost`] when another client has changed a key that the client holds.
     fn reports_changes(&self) -> bool {
         false
-    }
-
-    /// What error messages call the store.
-    fn shown(&self) -> String {
-        "this store".to_owned()
     }
 
     /// See [`name_in_transactions`](crate::store::contract::LockStore::name_in_transactions). `token` is that of the owner.
@@ -143,7 +150,7 @@ pub trait AsyncClient: Send + Sync + 'static {
         key: &str,
     ) -> impl Future<Output = Result<Option<StoredLease>, StoreError>> + Send {
         let _ = key;
-        untold(&self.shown(), "keys that can be inspected")
+        untold("keys that can be inspected")
     }
 
     /// A part of the keys that are taken, for operators. A key that is taken for the whole scan is in one of the parts.
@@ -154,7 +161,7 @@ pub trait AsyncClient: Send + Sync + 'static {
         scan: LeaseScan<'_>,
     ) -> impl Future<Output = Result<LeasePage, StoreError>> + Send {
         let _ = scan;
-        untold(&self.shown(), "keys that can be scanned")
+        untold("keys that can be scanned")
     }
 
     /// What connected clients tell about themselves, of those with these ids. Nothing by default.
@@ -167,6 +174,6 @@ pub trait AsyncClient: Send + Sync + 'static {
     }
 }
 
-fn untold<T>(shown: &str, what: &str) -> Ready<Result<T, StoreError>> {
-    ready(Err(StoreError::lacking(shown, "store", what)))
+fn untold<T>(what: &str) -> Ready<Result<T, StoreError>> {
+    ready(Err(StoreError::lacking("this store", "store", what)))
 }

@@ -9,8 +9,8 @@ use super::requests::{CONNECTION, RequestRunner};
 use crate::join::join_all;
 use crate::maybe_ready::MaybeReady;
 use crate::store::contract::{
-    Acquired, Capabilities, Claim, Fenced, Lane, Layout, LockStore, Release, Released,
-    ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreAnswer, StoreError,
+    Acquired, Capabilities, Claim, Extension, Extensions, Fenced, Lane, Layout, LockStore, Release,
+    Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreAnswer, StoreError,
 };
 use crate::store::owner::{ClientTag, OwnerId};
 use crate::store::subscriptions::{Subscription, Subscriptions};
@@ -19,9 +19,15 @@ use crate::timeout::RequestTimeout;
 /// The shortest term that a store is asked for.
 const SHORTEST_TERM: Duration = Duration::from_millis(10);
 
+/// The extensions that the runner passes on.
+const POSSIBLE: Extensions =
+    Extensions::of(&[Extension::KeptKeys, Extension::Tokens, Extension::Acknowledgements]);
+
 /// The plain locks of a client.
 pub(super) struct AsyncLocks<C> {
     pub(super) client: Arc<C>,
+    /// What error messages call the store.
+    pub(super) shown: String,
     pub(super) runner: Arc<RequestRunner>,
     pub(super) subscriptions: Arc<Subscriptions>,
     pub(super) tag: ClientTag,
@@ -119,7 +125,10 @@ impl<C: AsyncClient> LockStore for AsyncLocks<C> {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.client.capabilities()
+        Capabilities {
+            extensions: self.client.extensions().intersection(POSSIBLE),
+            ..Capabilities::PLAIN
+        }
     }
 
     fn reports_changes(&self) -> bool {
@@ -127,7 +136,7 @@ impl<C: AsyncClient> LockStore for AsyncLocks<C> {
     }
 
     fn shown(&self) -> String {
-        self.client.shown()
+        self.shown.clone()
     }
 
     fn name_in_transactions(&self, owner: OwnerId) -> Option<String> {

@@ -34,7 +34,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Where the requests of callers run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunsOn {
-    /// On the thread of the client.
+    /// On the thread of the client. A request that blocks is allowed there, but delays all others, also renewals, and no limit
+    /// ends it.
     Thread,
     /// On the first runtime that calls the store, which saves two changes of threads. The requests of other runtimes, and those
     /// of the background, run on the thread. Each of the two has its own connections.

@@ -18,8 +18,7 @@ pub struct WakeUps {
 }
 
 impl WakeUps {
-    #[doc(hidden)]
-    pub fn new(subscriptions: &Arc<Subscriptions>, reports: Option<HoldReports>) -> Self {
+    pub(super) fn new(subscriptions: &Arc<Subscriptions>, reports: Option<HoldReports>) -> Self {
         Self { subscriptions: Arc::downgrade(subscriptions), reports }
     }
 
@@ -33,14 +32,14 @@ impl WakeUps {
 
     /// An owner of this client may have lost the key: somebody else has deleted or changed it. If a lock with this key is
     /// held, the client renews it at once, and learns from the answer whether it is lost. Only for
-    /// stores that report losses.
+    /// stores that [say so](super::AsyncClient::reports_changes).
     pub fn lost(&self, key: &str) {
         if let Some(reports) = &self.reports {
             reports.send(HoldReport::Changed(ChangedKeys::These(vec![Arc::from(key)])));
         }
     }
 
-    /// Wake-ups may have been lost, and no more come until the keys are [watched](super::WatchedKeys::watch) again: for example,
+    /// Wake-ups may have been lost, and no more come until the keys are [watched](super::AsyncClient::watch) again: for example,
     /// because a connection was lost. All waiting calls make an attempt now, and another one as soon as their keys are
     /// watched.
     pub fn interrupted(&self) {

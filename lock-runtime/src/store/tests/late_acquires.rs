@@ -58,7 +58,7 @@ impl OpenStore for SlowStore {
     }
 
     fn open(&self, settings: &Settings) -> Result<Arc<dyn Backend>, LockError> {
-        Ok(AsyncBackend::open(settings, RunsOn::Callers, |_| Arc::clone(&self.0))?)
+        Ok(AsyncBackend::open(self.name(), settings, RunsOn::Callers, |_| Arc::clone(&self.0))?)
     }
 }
 
