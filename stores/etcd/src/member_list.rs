@@ -7,12 +7,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use tonic::transport::{Channel, Endpoint};
 
 use super::address::announced;
 use super::messages::ListedMember;
 use lock_core::store::per_runtime::PerRuntime;
+
+/// How long a connection to a member may take to open.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A member.
 pub(super) struct Member {

@@ -24,16 +24,13 @@ use super::address::{EtcdAddress, invalid};
 use super::auth::EtcdLogin;
 use super::batch::JoinedTxns;
 use super::errors::{EtcdFailure, meaning};
-use super::member_list::{Member, MemberList, usable};
+use super::member_list::{CONNECT_TIMEOUT, Member, MemberList, usable};
 use super::messages::{MemberListRequest, MemberListResponse};
 use super::tls::EtcdTls;
 use lock_core::error::LockError;
 use lock_core::store::patience::answer_within;
 use lock_core::store::per_runtime::PerRuntime;
 use lock_core::sync::{Mutex, lock};
-
-/// How long a connection attempt may take.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a member may take for an answer before another one is asked.
 const PATIENCE: Duration = Duration::from_millis(700);

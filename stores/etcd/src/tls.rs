@@ -58,7 +58,7 @@ mod handshake {
     use tower::ServiceExt;
 
     use super::super::errors::UnusableServer;
-    use super::super::members::CONNECT_TIMEOUT;
+    use super::super::member_list::CONNECT_TIMEOUT;
     use lock_core::store::store_error::StoreError;
     use lock_core::store::tls::{Tls, permanent};
 
