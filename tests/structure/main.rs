@@ -120,7 +120,14 @@ fn without_tests(text: &str) -> &str {
     text.split("#[cfg(test)]\nmod tests {").next().expect("at least one part")
 }
 
-/// The paths of all `use` declarations, with groups expanded.
+/// Whether the text after this one is in a module inside the file.
+fn is_in_inline_module(before: &str) -> bool {
+    let is_outer = |line: &&str| !line.is_empty() && !line.starts_with(' ');
+    let last = before.lines().filter(is_outer).next_back().unwrap_or_default();
+    last.ends_with('{') && last.split(' ').any(|word| word == "mod")
+}
+
+/// The paths of all `use` declarations, as they are outside of the modules inside the file, with groups expanded.
 fn uses(text: &str) -> Vec<String> {
     fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) {
         let tree = tree.trim();
@@ -152,7 +159,14 @@ fn uses(text: &str) -> Vec<String> {
         let line = rest[..at].rsplit('\n').next().expect("a line").trim();
         let end = rest[at..].find(';').map_or(rest.len(), |end| at + end);
         if line.is_empty() || line == "pub" || line.starts_with("pub(") {
-            let flat = rest[at + 4..end].split_whitespace().collect::<Vec<_>>().join(" ");
+            let mut flat = rest[at + 4..end].split_whitespace().collect::<Vec<_>>().join(" ");
+            let position = text.len() - rest.len() + at;
+            if is_in_inline_module(&text[..position])
+                && let Some(outer) = flat.strip_prefix("super::")
+            {
+                let is_outside = outer.starts_with("super::");
+                flat = if is_outside { outer.to_owned() } else { format!("self::{outer}") };
+            }
             expand("", &flat, &mut paths);
             rest = &rest[end..];
         } else {

@@ -10,8 +10,8 @@ use tokio::runtime::Handle;
 use crate::builder::source::StoreSource;
 use crate::client::LockClient;
 use crate::store::contract::{
-    self, Acquired, Backend, BackgroundRuntimes, Claim, Fenced, Lane, Layout, LockStore, Release,
-    Released, Renewal, Renewed, Resource, SendTrace, StoreError,
+    self, Acquired, Backend, BackgroundRuntimes, Claim, Fenced, Lane, Layout, LockStore, Queueing,
+    Release, Released, Renewal, Renewed, Resource, SendTrace, StoreError,
 };
 use crate::store::hold_reports::HoldReports;
 use crate::store::owner::OwnerId;
@@ -118,7 +118,9 @@ impl CheckedLocks {
 
     async fn attempt(&self, claim: Claim<'_>) -> Result<Acquired, StoreError> {
         let is_first = lock(&self.asked).insert((claim.resource.key.to_owned(), claim.owner));
-        let claim = Claim { fresh: self.is_fresh && is_first, ..claim };
+        // A claim that waits is never a fresh one.
+        let fresh = self.is_fresh && is_first && claim.queueing == Queueing::None;
+        let claim = Claim { fresh, ..claim };
         let trace = SendTrace::default();
         self.locks.try_acquire(claim, RequestTimeout::of(RESPONSE), &trace).await
     }

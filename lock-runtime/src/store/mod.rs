@@ -80,10 +80,8 @@
 //!
 //! impl Backend for TableClient {
 //!     fn handle(&self, layout: Layout) -> Result<Arc<dyn LockStore>, StoreError> {
-//!         match layout.lacking("the store `table`") {
-//!             None => Ok(self.0.clone()),
-//!             Some(lacking) => Err(lacking),
-//!         }
+//!         layout.plain_only("the store `table`")?;
+//!         Ok(self.0.clone())
 //!     }
 //! }
 //!
