@@ -123,7 +123,7 @@ fn without_tests(text: &str) -> &str {
 /// Whether the text after this one is in a module inside the file.
 fn is_in_inline_module(before: &str) -> bool {
     let is_outer = |line: &&str| !line.is_empty() && !line.starts_with(' ');
-    let last = before.lines().filter(is_outer).next_back().unwrap_or_default();
+    let last = before.lines().rfind(is_outer).unwrap_or_default();
     last.ends_with('{') && last.split(' ').any(|word| word == "mod")
 }
 
