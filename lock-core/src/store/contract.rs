@@ -64,7 +64,8 @@ pub trait Backend: Send + Sync {
         MaybeReady::ready(Ok(()))
     }
 
-    /// Fails unless locks in this layout, which the store has, can be acquired and renewed now. Takes at most 5/4 of a response timeout.
+    /// Fails unless locks in this layout, which the store has, can be acquired and renewed now. Takes at most 5/4 of a response
+    /// timeout.
     fn check_readiness(&self, layout: Layout) -> StoreAnswer<'_, ()> {
         let _ = layout;
         MaybeReady::ready(Ok(()))

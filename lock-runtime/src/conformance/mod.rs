@@ -7,8 +7,8 @@
 //!
 //! An extension of the contract is checked if the store has it, and so are read-write locks and semaphores.
 //!
-//! Not checked: acknowledgements, other wire formats, votes, whether releases wake those who wait outside of queues, what happens during outages, which errors the store reports,
-//! and the loss of its data.
+//! Not checked: acknowledgements, other wire formats, votes, whether releases wake those who wait outside of queues, what happens
+//! during outages, which errors the store reports, and the loss of its data.
 
 mod announcements;
 mod counted;
