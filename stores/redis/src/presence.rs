@@ -12,11 +12,11 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::Level;
 
-use super::admission::RequestClass;
-use super::client_id::{ClientId, ShortId};
-use super::connection::RequestOptions;
-use super::dialect::milliseconds;
-use super::route::Route;
+use crate::client_id::{ClientId, ShortId};
+use crate::connections::admission::RequestClass;
+use crate::connections::connection::RequestOptions;
+use crate::connections::route::Route;
+use crate::scripts::dialect::milliseconds;
 use lock_core::client_info::ClientInfo;
 use lock_core::events;
 use lock_core::key;
@@ -29,7 +29,7 @@ const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the presence of a client depends on.
 #[derive(Debug, Default)]
-pub(super) struct PresenceState {
+pub(crate) struct PresenceState {
     /// Whether the client has acquired or renewed a lock since the presence was last written.
     is_due: AtomicBool,
     /// Notified when it is due.
@@ -42,7 +42,7 @@ pub(super) struct PresenceState {
 
 impl PresenceState {
     /// The client asks for a lease of this length.
-    pub(super) fn covers(&self, lease: Duration) {
+    pub(crate) fn covers(&self, lease: Duration) {
         let lease = milliseconds(lease);
         // Usually nothing changes, and a write would take the cache line from other threads.
         if self.longest_lease.load(Ordering::Relaxed) < lease {
@@ -55,12 +55,12 @@ impl PresenceState {
     }
 
     /// Waits until a lock is used.
-    pub(super) async fn used(&self) {
+    pub(crate) async fn used(&self) {
         self.used.notified().await;
     }
 
     /// The keys of some of these locks stay taken after their release.
-    pub(super) fn covers_kept(&self, releases: &[Release<'_>]) {
+    pub(crate) fn covers_kept(&self, releases: &[Release<'_>]) {
         let kept = releases.iter().map(|release| release.keep).max();
         if let Some(kept) = kept.filter(|kept| !kept.is_zero()) {
             self.covers(kept);
@@ -83,19 +83,19 @@ impl PresenceState {
 }
 
 /// The presence of a client.
-pub(super) struct Presence {
-    pub(super) route: Route,
-    pub(super) id: ClientId,
-    pub(super) info: ClientInfo,
-    pub(super) state: Arc<PresenceState>,
+pub(crate) struct Presence {
+    pub(crate) route: Route,
+    pub(crate) id: ClientId,
+    pub(crate) info: ClientInfo,
+    pub(crate) state: Arc<PresenceState>,
     /// The lease of locks that do not specify one.
-    pub(super) lease: Duration,
-    pub(super) response_timeout: Duration,
+    pub(crate) lease: Duration,
+    pub(crate) response_timeout: Duration,
 }
 
 impl Presence {
     /// Keeps the presence until the end of the runtime.
-    pub(super) async fn run(self) {
+    pub(crate) async fn run(self) {
         let (key, text) = (name(self.id.short()), self.info.to_presence());
         let interval = (self.lease / 3).max(SHORTEST_INTERVAL);
         let mut is_logged = false;
@@ -129,7 +129,7 @@ impl Presence {
 }
 
 /// The key of the presence of a client.
-pub(super) fn name(id: ShortId) -> String {
+pub(crate) fn name(id: ShortId) -> String {
     format!("{}{}", key::CLIENTS, id.as_str())
 }
 

@@ -3,7 +3,7 @@
 //! A call has the lock as a reader or as a writer, and asks the store to make a writer of it, or a reader,
 //! as `engine/modes.rs` and `engine/lease/state/modes.rs` define. The background thread renews its lease
 //! meanwhile. The store has the holders with their modes, and behaves as `acquire.lua`, `change.lua`,
-//! `extend.lua` and `release.lua` of `stores/redis/src/counted`. Calls that wait are left to the model of
+//! `extend.lua` and `release.lua` of `stores/redis/src/scripts/counted`. Calls that wait are left to the model of
 //! [`permits`](crate::permits).
 //!
 //! A request and its answer take any time and may be lost. A request that is not awaited any more may

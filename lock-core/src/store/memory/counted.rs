@@ -1,5 +1,5 @@
 //! Locks that are shares of a capacity, in the memory store: read-write locks and semaphores. Claims are served in the order
-//! in which they came; see `stores/redis/src/counted/settle.lua`.
+//! in which they came; see `stores/redis/src/scripts/counted/settle.lua`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Which server has the keys. Apart from the [routes](super::route), no other part of the store
+//! Which server has the keys. Apart from the routes, no other part of the store
 //! knows that there may be several servers.
 //!
 //! Each attempt to connect opens its connection here. While connections are open, the topology
@@ -20,8 +20,8 @@ pub(super) use self::cluster::{ClusterNode, Redirect, RedisCluster, may_be_failo
 pub(super) use self::opened::{NewSocket, Opened};
 use self::sentinel::MonitoredMaster;
 use self::single::SingleServer;
-use super::endpoint::Endpoint;
 use super::url::SentinelUrl;
+use crate::transport::endpoint::Endpoint;
 use lock_core::key;
 use lock_core::store::contract::{BackgroundRuntimes, StoreError};
 use lock_core::store::hold_reports::HoldReports;

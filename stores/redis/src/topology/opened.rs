@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use redis::AsyncConnectionConfig;
 
-use crate::endpoint::Endpoint;
-use crate::handshake::LoggedIn;
+use crate::transport::endpoint::Endpoint;
+use crate::transport::handshake::LoggedIn;
 
 /// One socket, before it is opened. An attempt to connect may open several, of which one is used.
 pub(crate) struct NewSocket {

@@ -16,8 +16,8 @@ use tokio::time::{sleep, timeout};
 use tracing::Level;
 
 use super::opened::{NewSocket, Opened};
-use crate::endpoint::{Address, Endpoint};
-use crate::handshake::log_in;
+use crate::transport::endpoint::{Address, Endpoint};
+use crate::transport::handshake::log_in;
 use lock_core::backoff::jittered;
 use lock_core::clock::BootInstant;
 use lock_core::events;

@@ -3,7 +3,7 @@
 use super::hosts::{self, HostsUrl};
 use super::parts::{self, unusable};
 use super::scheme::Scheme;
-use crate::endpoint::{Access, Endpoint};
+use crate::transport::endpoint::{Access, Endpoint};
 use lock_core::address_map::AddressMap;
 use lock_core::error::LockError;
 use lock_core::store::settings::Settings;

@@ -4,7 +4,7 @@ use redis::{ConnectionAddr, IntoConnectionInfo};
 
 use super::parts::{self, unusable};
 use super::scheme::Scheme;
-use crate::endpoint::{Access, Endpoint};
+use crate::transport::endpoint::{Access, Endpoint};
 use lock_core::error::LockError;
 
 /// The parts of a URL with several hosts, which redis-rs does not understand.

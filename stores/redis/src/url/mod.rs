@@ -13,7 +13,7 @@ pub(super) use self::quorum::parse_quorum;
 use self::scheme::Scheme;
 pub use self::scheme::{is_redis, is_redlock};
 pub(super) use self::sentinels::SentinelUrl;
-use super::endpoint::Endpoint;
+use crate::transport::endpoint::Endpoint;
 use lock_core::error::LockError;
 use lock_core::store::settings::Settings;
 

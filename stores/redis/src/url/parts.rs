@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
 
 use super::scheme::Scheme;
-use crate::endpoint::Access;
-use crate::login::Login;
+use crate::transport::endpoint::Access;
+use crate::transport::login::Login;
 use lock_core::client_name::connection_name;
 use lock_core::error::LockError;
 use lock_core::store::settings::Settings;

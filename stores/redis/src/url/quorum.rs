@@ -3,7 +3,7 @@
 use super::hosts::{self, HostsUrl};
 use super::parts::{self, error, unusable};
 use super::scheme::Scheme;
-use crate::endpoint::Endpoint;
+use crate::transport::endpoint::Endpoint;
 use lock_core::error::LockError;
 use lock_core::store::settings::Settings;
 

@@ -4,7 +4,7 @@ use redis::ConnectionAddr;
 
 use super::parts;
 use super::scheme::Scheme;
-use crate::endpoint::{Address, Endpoint};
+use crate::transport::endpoint::{Address, Endpoint};
 use lock_core::error::LockError;
 use lock_core::safeguard::Safeguard;
 use lock_core::store::settings::Settings;

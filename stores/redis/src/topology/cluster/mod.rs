@@ -31,7 +31,7 @@ use self::answer::NodeAddress;
 pub(crate) use self::node::ClusterNode;
 pub(crate) use self::redirect::{Redirect, RedirectTarget, may_be_failover};
 use self::state::{ClusterState, host_of};
-use crate::script::Publish;
+use crate::scripts::script::Publish;
 use crate::url::ClusterUrl;
 use lock_core::clock::BootInstant;
 use lock_core::store::contract::{BackgroundRuntimes, StoreError};

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::watch;
 
 use super::trouble::Trouble;
-use crate::endpoint::Endpoint;
-use crate::handshake::log_in;
 use crate::hash_slot::tag_of;
 use crate::topology::opened::{NewSocket, Opened};
+use crate::transport::endpoint::Endpoint;
+use crate::transport::handshake::log_in;
 use lock_core::store::contract::StoreError;
 use lock_core::sync::{Mutex, lock};
 

@@ -16,9 +16,9 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::answer::{ClusterAnswer, SlotAssignment};
 use super::state::{ClusterState, host_of};
-use crate::endpoint::Endpoint;
-use crate::error;
-use crate::handshake::log_in;
+use crate::transport::endpoint::Endpoint;
+use crate::transport::error;
+use crate::transport::handshake::log_in;
 use lock_core::backoff::{Backoff, jittered};
 use lock_core::clock::BootInstant;
 use lock_core::store::contract::StoreError;

@@ -12,8 +12,8 @@ use std::time::Duration;
 use super::answer::{NodeAddress, SlotAssignment};
 use super::node::ClusterNode;
 use super::trouble::Trouble;
-use crate::endpoint::{Address, Endpoint};
 use crate::hash_slot::SLOTS;
+use crate::transport::endpoint::{Address, Endpoint};
 use lock_core::clock::BootInstant;
 use lock_core::sync::{Mutex, lock};
 
@@ -241,8 +241,8 @@ mod tests {
     use redis::RedisConnectionInfo;
 
     use super::*;
-    use crate::endpoint::Access;
-    use crate::login::Login;
+    use crate::transport::endpoint::Access;
+    use crate::transport::login::Login;
 
     fn endpoint(address: &NodeAddress) -> Endpoint {
         let access = Access::new(Login::new(RedisConnectionInfo::default(), None), "test");

@@ -12,7 +12,7 @@ use super::super::announced::AnnouncedAddresses;
 use super::answer::{ClusterAnswer, NodeAddress, SlotAssignment};
 use super::slots::SlotTable;
 use super::trouble::Trouble;
-use crate::endpoint::{Access, Address, Endpoint};
+use crate::transport::endpoint::{Access, Address, Endpoint};
 use crate::url::ClusterUrl;
 use lock_core::clock::BootInstant;
 use lock_core::events;

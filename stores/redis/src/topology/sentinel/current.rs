@@ -12,7 +12,7 @@ use tracing::Level;
 
 use super::super::announced::ServerAddress;
 use super::answer::Candidate;
-use crate::endpoint::shown;
+use crate::transport::endpoint::shown;
 use lock_core::clock::BootInstant;
 use lock_core::events;
 use lock_core::store::hold_reports::{HoldReport, HoldReports};

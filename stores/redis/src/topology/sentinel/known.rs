@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::announced::ServerAddress;
-use crate::endpoint::{Access, Address, Endpoint};
+use crate::transport::endpoint::{Access, Address, Endpoint};
 use lock_core::clock::BootInstant;
 use lock_core::sync::{Mutex, lock};
 
@@ -90,7 +90,7 @@ mod tests {
     use redis::RedisConnectionInfo;
 
     use super::*;
-    use crate::login::Login;
+    use crate::transport::login::Login;
 
     fn shown(known: &KnownSentinels) -> Vec<String> {
         known.all().iter().map(|sentinel| sentinel.shown().to_owned()).collect()

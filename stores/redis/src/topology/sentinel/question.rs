@@ -13,9 +13,9 @@ use tokio::sync::Notify;
 
 use super::super::announced::ServerAddress;
 use super::answer::SentinelAnswer;
-use crate::endpoint::Endpoint;
-use crate::error;
-use crate::handshake::{Driver, LoggedIn, log_in};
+use crate::transport::endpoint::Endpoint;
+use crate::transport::error;
+use crate::transport::handshake::{Driver, LoggedIn, log_in};
 use lock_core::store::contract::StoreError;
 
 /// The channels on which a sentinel announces that another server is the master. The leader of a

@@ -22,7 +22,7 @@ use super::answer::{SentinelAnswer, candidates};
 use super::current::{ANSWER_COUNTS_FOR, CurrentMaster};
 use super::known::KnownSentinels;
 use super::question::SentinelConnection;
-use crate::endpoint::Endpoint;
+use crate::transport::endpoint::Endpoint;
 use lock_core::backoff::jittered;
 use lock_core::clock::BootInstant;
 use lock_core::events;

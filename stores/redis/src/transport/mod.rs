@@ -1,0 +1,15 @@
+//! One socket to one server: how it is opened, secured and logged in to, how it batches writes and
+//! limits replies, and what its errors mean. Knows no locks.
+
+pub(crate) mod endpoint;
+pub(crate) mod error;
+pub(crate) mod handshake;
+pub(crate) mod login;
+pub(crate) mod outgoing;
+mod probe;
+mod reply_size;
+pub(crate) mod server_info;
+mod socket;
+#[cfg(feature = "tls")]
+mod tls;
+pub(crate) mod traffic;
