@@ -2,9 +2,8 @@
 //!
 //! Each call wants its number of permits for a number of times, by its own limit. The store has the holders
 //! and the queue, and each request is one atomic step of it: `acquire.lua`, `release.lua` and `check.lua` of
-//! `stores/redis/src/scripts/counted`, with `settle.lua`, which gives permits to the calls whose turn
-//! it is. A reader is a call for one
-//! permit of very many, and a writer one for all of them.
+//! `stores/redis/src/scripts/counted`, with `settle.lua`, which gives permits to the calls whose turn it is. A
+//! reader is a call for one permit of very many, and a writer one for all of them.
 //!
 //! The checker shows that no call gets permits beyond its limit, that no call waits without a reason or
 //! without a check that finds it out, and that no call is overtaken.

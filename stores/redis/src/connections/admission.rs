@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-
 use super::connect::{Established, OpenSocket};
 use super::in_flight::InFlightLimit;
 
@@ -34,7 +32,6 @@ impl RequestClass {
 /// A request that may be sent. It is in flight until this is dropped.
 pub(crate) struct InFlight {
     pub(crate) generation: u64,
-    pub(crate) commands: MultiplexedConnection,
     pub(crate) socket: Arc<OpenSocket>,
     class: RequestClass,
     /// The epoch in which its permit was issued; 0 without one.
@@ -43,9 +40,9 @@ pub(crate) struct InFlight {
 
 impl InFlight {
     fn new(connection: Established, class: RequestClass, epoch: usize) -> Self {
-        let Established { generation, commands, socket } = connection;
+        let Established { generation, socket } = connection;
         socket.traffic.begin();
-        Self { generation, commands, socket, class, epoch }
+        Self { generation, socket, class, epoch }
     }
 
     /// Takes a permit if one is available.

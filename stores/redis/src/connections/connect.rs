@@ -5,27 +5,26 @@
 //! While the server is down, callers get the error of the latest attempt. The pauses between
 //! attempts are up to them.
 
-use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::task::Poll;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, PushInfo, PushKind, Value};
 use tokio::runtime;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::Level;
 
-use super::in_flight::{InFlightLimit, PERMITS};
+use super::in_flight::InFlightLimit;
 use super::quarantine::Quarantine;
 use super::tracking::Listening;
 use crate::scripts::dialects;
 use crate::topology::{NewSocket, Opened, Topology};
 use crate::transport::endpoint::Endpoint;
-use crate::transport::handshake::{Driver, LoggedIn};
+use crate::transport::handshake::{LoggedIn, SocketGuard};
+use crate::transport::outgoing::Outgoing;
+use crate::transport::pipelined::{PipelinedSocket, SocketEvents};
+use crate::transport::renewed_login::stay_logged_in;
 use crate::transport::traffic::Traffic;
 use lock_core::clock::BootInstant;
 use lock_core::events;
@@ -42,10 +41,6 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long callers get the error of a failed attempt instead of a new attempt.
 const FAILURE_REUSED_FOR: Duration = Duration::from_millis(20);
-
-/// The capacity of the queue in front of the socket's task: enough for all requests in flight, so
-/// that none waits in it after its response timeout has begun.
-const QUEUE: usize = 4 * PERMITS as usize;
 
 /// Makes the connections to the server that has the keys, and keeps the current one.
 pub(crate) struct Connector {
@@ -76,7 +71,6 @@ struct ConnectorState {
 #[derive(Clone)]
 pub(crate) struct Established {
     pub(crate) generation: u64,
-    pub(crate) commands: MultiplexedConnection,
     pub(crate) socket: Arc<OpenSocket>,
 }
 
@@ -85,7 +79,8 @@ pub(crate) struct OpenSocket {
     pub(crate) server: Arc<Endpoint>,
     /// The number of the server in its topology.
     number: u64,
-    _driver: Driver,
+    pub(crate) commands: PipelinedSocket,
+    _guard: SocketGuard,
     /// The task that renews credentials that end.
     stay_logged_in: Option<AbortHandle>,
     /// The task that discards the connection when another server has the keys.
@@ -243,27 +238,22 @@ impl Connector {
         };
         let weak = Arc::downgrade(self);
         let on_message = self.listening.as_ref().map(|it| Arc::clone(&it.on_message));
-        let config = AsyncConnectionConfig::new()
-            // Timeouts are up to the callers.
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(QUEUE)
-            .set_push_sender(move |push: PushInfo| {
-                if push.kind == PushKind::Disconnection {
-                    if let Some(connector) = weak.upgrade() {
-                        connector.discard(generation);
-                    }
-                } else if let Some(on_message) = &on_message {
-                    on_message(&push);
+        let events = move || {
+            let (weak, on_message) = (weak.clone(), on_message.clone());
+            let on_end = move || {
+                if let Some(connector) = weak.upgrade() {
+                    connector.discard(generation);
                 }
-                Ok::<(), ()>(())
-            });
-        NewSocket { generation, config }
+            };
+            SocketEvents { on_message, on_end: Some(Box::new(on_end)) }
+        };
+        NewSocket { generation, events: Box::new(events) }
     }
 
     async fn connect(self: &Arc<Self>) -> Result<Established, StoreError> {
         let opened = self.topology.open(&|| self.new_socket()).await?;
         let Opened { server, number, generation, login } = opened;
-        let LoggedIn { commands, driver, traffic, valid_for } = login;
+        let LoggedIn { commands, guard, traffic, valid_for } = login;
         let stay_logged_in = valid_for.map(|valid_for| {
             let (login, shown) = (Arc::clone(server.login()), server.shown().to_owned());
             let weak = Arc::downgrade(self);
@@ -272,17 +262,18 @@ impl Connector {
                     connector.discard(generation);
                 }
             };
-            let task = login.stay_logged_in(commands.clone(), valid_for, shown, discard);
+            let task = stay_logged_in(login, (commands.clone(), shown), valid_for, discard);
             tokio::spawn(task).abort_handle()
         });
         let (connector, topology) = (Arc::downgrade(self), Arc::clone(&self.topology));
-        let task = discard_if_replaced(connector, topology, (number, generation), driver.handle());
+        let task = discard_if_replaced(connector, topology, (number, generation), commands.clone());
         let replaced = tokio::spawn(task).abort_handle();
         let (acquires, holders) = (InFlightLimit::new(), InFlightLimit::new());
         let socket = Arc::new(OpenSocket {
             server,
             number,
-            _driver: driver,
+            commands: commands.clone(),
+            _guard: guard,
             stay_logged_in,
             replaced,
             acquires,
@@ -290,21 +281,14 @@ impl Connector {
             traffic,
             quarantine: self.topology.quarantine().map(Quarantine::new).map(Arc::new),
         });
-        // Loads the scripts once per connection, so that requests can use their hashes. The first
-        // poll puts the load ahead of all requests, so no request has to wait for the reply. For a
-        // user without the permission to load scripts, requests fall back to the text.
-        let mut loading = commands.clone();
+        // Loads the scripts once per connection, so that requests can use their hashes. No request waits
+        // for the reply. For a user without the permission to load scripts, requests fall back to the text.
         let scripts = dialects::load_all(self.topology.is_node());
-        let mut load = Box::pin(async move {
-            drop(scripts.query_async::<Value>(&mut loading).await);
-        });
-        if poll_fn(|cx| Poll::Ready(load.as_mut().poll(cx).is_pending())).await {
-            drop(tokio::spawn(load));
-        }
+        drop(commands.send(Outgoing::Commands(&scripts)));
         if let Some(listening) = &self.listening {
             listening.begin(&commands).await;
         }
-        Ok(Established { generation, commands, socket })
+        Ok(Established { generation, socket })
     }
 
     /// Drops the connection of this generation, if it is the current one. The next request makes a
@@ -342,13 +326,13 @@ async fn discard_if_replaced(
     connector: Weak<Connector>,
     topology: Arc<Topology>,
     (number, generation): (u64, u64),
-    driver: AbortHandle,
+    commands: PipelinedSocket,
 ) {
     topology.replaced(number).await;
     if let Some(connector) = connector.upgrade() {
         connector.discard(generation);
     }
-    driver.abort();
+    commands.close();
 }
 
 /// One attempt to connect. Its outcome is published when it is dropped, so that an attempt that is

@@ -97,11 +97,6 @@ impl Connection {
         !self.is_alive() || self.connector.is_obsolete()
     }
 
-    /// Whether an answer has shown that the network to the server is fast.
-    pub(crate) fn is_near(&self) -> bool {
-        self.connector.current().is_some_and(|current| current.socket.traffic.is_near())
-    }
-
     pub(crate) fn response_timeout(&self) -> Duration {
         self.response_timeout
     }
@@ -182,7 +177,7 @@ impl Connection {
         decode: impl FnOnce(&Value) -> Result<T, Unexpected>,
     ) -> Result<T, StoreError> {
         // A connection and a permit are usually available. The other case is boxed, to keep this future small.
-        let (mut request, mut limits) = if let Some(request) = self.try_admit(options.class) {
+        let (request, mut limits) = if let Some(request) = self.try_admit(options.class) {
             (request, options.timeout)
         } else {
             let admitted = Box::pin(self.admitted(*options)).await?;
@@ -213,15 +208,15 @@ impl Connection {
         // A timeout that was cut short says nothing about the server.
         let (mut waited, mut is_cut_short) = (0_u32, false);
         let answer = {
-            let mut query = std::pin::pin!(outgoing.query(&mut request.commands));
+            let mut query = request.socket.commands.send(outgoing);
             loop {
                 let within = longest.min(left);
                 left = left.saturating_sub(within);
                 waited = waited.saturating_add(short_milliseconds(within));
                 is_cut_short |=
                     within < if was_idle { self.brief() } else { self.response_timeout };
-                let mut answer = timeout(within, query.as_mut()).await;
-                if answer.is_ok() {
+                let mut answer = query.within(within).await;
+                if answer.is_some() {
                     break answer;
                 }
                 if self.is_silent(&request.socket) {
@@ -231,32 +226,32 @@ impl Connection {
                     if !grace.is_zero() {
                         left = left.saturating_sub(grace);
                         waited = waited.saturating_add(short_milliseconds(grace));
-                        answer = timeout(grace, query.as_mut()).await;
+                        answer = query.within(grace).await;
                     }
                 }
                 // The server answers in order, so while other answers arrive, this one is still to come.
                 let may_arrive = !left.is_zero() && !self.is_silent(&request.socket);
-                if answer.is_ok() || !may_arrive {
+                if answer.is_some() || !may_arrive {
                     break answer;
                 }
             }
         };
         let is_alone = request.socket.traffic.in_flight() <= 1;
-        let tells = answer.is_ok() || !is_cut_short && (!was_idle || is_alone);
+        let tells = answer.is_some() || !is_cut_short && (!was_idle || is_alone);
         let answer = match answer {
-            Ok(Ok(_)) if !self.connector.is_current(&request.socket) => {
+            Some(Ok(_)) if !self.connector.is_current(&request.socket) => {
                 let address = request.socket.server.shown();
                 let cause = format!("{address} answered, but another server has the keys now");
                 Err(StoreError::Unknown(cause))
             }
-            Ok(Ok(reply)) => decode(&reply).map_err(|Unexpected(kind)| {
+            Some(Ok(reply)) => decode(&reply).map_err(|Unexpected(kind)| {
                 // The replies may be out of step with the requests, so later ones cannot be trusted.
                 self.connector.discard(request.generation);
                 let address = request.socket.server.shown();
                 StoreError::Unknown(format!("unexpected reply from {address}: {kind}"))
             }),
-            Ok(Err(error)) => Err(self.classify(request.generation, &error)),
-            Err(_) => {
+            Some(Err(error)) => Err(self.classify(request.generation, &error)),
+            None => {
                 if tells {
                     self.unanswered(request.generation, &request.socket);
                 }

@@ -15,17 +15,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, PushInfo, PushKind, Value, cmd};
 use tokio::time::timeout;
 
 use crate::scripts::queue::key_of_queue;
+use crate::transport::pipelined::{OnMessage, PipelinedSocket};
 use lock_core::safeguard::Safeguard;
 use lock_core::store::hold_reports::{ChangedKeys, HoldReport, HoldReports};
 use lock_core::sync::atomic::{AtomicBool, Ordering};
-
-/// Called with each message that the server sends without a request.
-pub(crate) type OnMessage = Arc<dyn Fn(&PushInfo) + Send + Sync>;
 
 /// How long a server may take to turn tracking on. Without an answer, the connection is used without.
 const TRACKING_TIMEOUT: Duration = Duration::from_secs(1);
@@ -58,13 +55,13 @@ impl Tracking {
     }
 
     /// Turns tracking on for a new connection, if the server allows it. Own changes are not reported.
-    pub(crate) async fn begin(&self, mut commands: MultiplexedConnection) {
+    pub(crate) async fn begin(&self, commands: &PipelinedSocket) {
         if !Safeguard::Tracking.is_on() {
             return;
         }
         let mut command = cmd("CLIENT");
         command.arg("TRACKING").arg("ON").arg("OPTIN").arg("NOLOOP");
-        let reply = command.query_async::<Value>(&mut commands).await;
+        let reply = commands.query::<Value>(&command).await;
         // A connection that is lost says nothing about the other nodes of a cluster.
         if !reply.as_ref().is_err_and(|error| error.kind() == ErrorKind::Io) {
             self.is_on.store(matches!(reply, Ok(Value::Okay)), Ordering::Relaxed);
@@ -74,9 +71,9 @@ impl Tracking {
 
 impl Listening {
     /// Begins with a new connection.
-    pub(crate) async fn begin(&self, commands: &MultiplexedConnection) {
+    pub(crate) async fn begin(&self, commands: &PipelinedSocket) {
         if let Some(tracking) = &self.tracking {
-            let _ = timeout(TRACKING_TIMEOUT, tracking.begin(commands.clone())).await;
+            let _ = timeout(TRACKING_TIMEOUT, tracking.begin(commands)).await;
         }
     }
 

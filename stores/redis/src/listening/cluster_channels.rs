@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::connections::tracking::OnMessage;
 use crate::topology::RedisCluster;
+use crate::transport::pipelined::OnMessage;
 use lock_core::store::subscriptions::Subscriptions;
 
 /// What the subscribers of all nodes share.

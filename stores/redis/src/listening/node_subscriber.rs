@@ -28,6 +28,7 @@ use crate::connections::connection::Connection;
 use crate::connections::tracking::Listening;
 use crate::hash_slot;
 use crate::topology::{ClusterNode, Redirect, Topology};
+use crate::transport::outgoing::Outgoing;
 use lock_core::backoff::jittered;
 use lock_core::join::join_all;
 use lock_core::store::contract::StoreError;
@@ -215,8 +216,8 @@ impl NodeSubscriber {
     }
 
     async fn subscribe_one(&self, connection: &Established, name: &Arc<str>) -> Subscribed {
-        let command = if self.in_shard() { "SSUBSCRIBE" } else { "SUBSCRIBE" };
-        match self.ask(connection, command, name).await {
+        let change = if self.in_shard() { PushKind::SSubscribe } else { PushKind::Subscribe };
+        match self.ask(connection, change, name).await {
             Some(Ok(Value::Push { kind: PushKind::SSubscribe | PushKind::Subscribe, data }))
                 if is_about(&data, name) =>
             {
@@ -260,13 +261,13 @@ impl NodeSubscriber {
         if connection.generation != self.generation {
             return;
         }
-        let command = if self.in_shard() { "SUNSUBSCRIBE" } else { "UNSUBSCRIBE" };
+        let change = if self.in_shard() { PushKind::SUnsubscribe } else { PushKind::Unsubscribe };
         for chunk in names.chunks(AT_ONCE) {
             for name in chunk {
                 self.ends.request(name);
                 self.subscribed.remove(*name);
             }
-            let replies = chunk.iter().map(|name| self.ask(&connection, command, name));
+            let replies = chunk.iter().map(|name| self.ask(&connection, change.clone(), name));
             for (name, reply) in chunk.iter().zip(join_all(replies).await) {
                 let is_end = |reply: &RedisResult<Value>| {
                     use PushKind::{SUnsubscribe, Unsubscribe};
@@ -284,11 +285,11 @@ impl NodeSubscriber {
     async fn ask(
         &self,
         connection: &Established,
-        command: &str,
-        name: &str,
+        change: PushKind,
+        name: &Arc<str>,
     ) -> Option<RedisResult<Value>> {
-        let (mut commands, command) = (connection.commands.clone(), cmd(command).arg(name).clone());
-        let reply = command.query_async::<Value>(&mut commands);
+        let request = Outgoing::Subscription { change, channels: std::slice::from_ref(name) };
+        let reply = connection.socket.commands.send(request);
         timeout(self.channels.response_timeout, reply).await.ok()
     }
 
@@ -300,9 +301,8 @@ impl NodeSubscriber {
         let Ok(connection) = self.connection.established(Duration::ZERO).await else {
             return self.notice_loss();
         };
-        let mut commands = connection.commands.clone();
         let test = cmd("PING");
-        let reply = test.query_async::<String>(&mut commands);
+        let reply = connection.socket.commands.query::<String>(&test);
         match timeout(self.channels.response_timeout, reply).await {
             Ok(Ok(reply)) if reply == "PONG" => {}
             Ok(_) => self.lose_all(),

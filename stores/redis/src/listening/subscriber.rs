@@ -20,8 +20,10 @@ use tracing::Level;
 use crate::client_id::ClientId;
 use crate::connections::connect::Established;
 use crate::connections::connection::Connection;
-use crate::connections::tracking::{OnMessage, changed_keys};
+use crate::connections::tracking::changed_keys;
 use crate::scripts::queue::{decode_message, is_of_client};
+use crate::transport::outgoing::Outgoing;
+use crate::transport::pipelined::OnMessage;
 use lock_core::backoff::jittered;
 use lock_core::events;
 use lock_core::questions::{ANSWERS, QUESTIONS};
@@ -161,7 +163,7 @@ impl Subscriber {
             self.denied.values_mut().for_each(|denied| denied.channels.clear());
             self.subscriptions.disconnected();
         }
-        let mut connection = connection?;
+        let connection = connection?;
 
         let now = Instant::now();
         for denied in self.denied.values_mut().filter(|denied| denied.until <= now) {
@@ -176,7 +178,7 @@ impl Subscriber {
                 denied.channels.extend(wanted);
                 continue;
             }
-            match self.subscribe(&mut connection, &wanted).await {
+            match self.subscribe(&connection, &wanted).await {
                 Ok(()) => {}
                 Err(StoreError::Denied(cause)) => {
                     self.postpone(&kind, wanted, cause);
@@ -188,10 +190,10 @@ impl Subscriber {
                 }
             }
             let orphans = self.subscriptions.subscribed(&wanted);
-            self.unsubscribe(&mut connection, &orphans).await?;
+            self.unsubscribe(&connection, &orphans).await?;
         }
         let idle = self.subscriptions.take_idle(LINGER);
-        self.unsubscribe(&mut connection, &idle).await
+        self.unsubscribe(&connection, &idle).await
     }
 
     /// The time until channels may have to be subscribed or unsubscribed.
@@ -203,25 +205,28 @@ impl Subscriber {
 
     async fn subscribe(
         &self,
-        connection: &mut Established,
+        connection: &Established,
         channels: &[Arc<str>],
     ) -> Result<(), StoreError> {
-        let subscribe = connection.commands.subscribe(names(channels));
-        let answer = timeout(self.response_timeout, subscribe).await;
+        let subscribe = Outgoing::Subscription { change: PushKind::Subscribe, channels };
+        let answer =
+            timeout(self.response_timeout, connection.socket.commands.send(subscribe)).await;
         self.classify(connection, answer)
     }
 
     async fn unsubscribe(
         &self,
-        connection: &mut Established,
+        connection: &Established,
         mut channels: &[Arc<str>],
     ) -> Result<(), StoreError> {
         while !channels.is_empty() {
             let mut fits = chunk();
             let count = channels.iter().take_while(|name| fits(name)).count();
             let (some, rest) = channels.split_at(count);
-            let unsubscribe = connection.commands.unsubscribe(names(some));
-            let answer = timeout(self.response_timeout, unsubscribe).await;
+            let unsubscribe =
+                Outgoing::Subscription { change: PushKind::Unsubscribe, channels: some };
+            let answer =
+                timeout(self.response_timeout, connection.socket.commands.send(unsubscribe)).await;
             self.classify(connection, answer)?;
             channels = rest;
         }
@@ -242,12 +247,11 @@ impl Subscriber {
     fn classify(
         &self,
         connection: &Established,
-        answer: Result<redis::RedisResult<()>, Elapsed>,
+        answer: Result<redis::RedisResult<Value>, Elapsed>,
     ) -> Result<(), StoreError> {
         match answer {
-            Ok(answer) => {
-                answer.map_err(|error| self.connection.classify(connection.generation, &error))
-            }
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(self.connection.classify(connection.generation, &error)),
             Err(_) => {
                 // If messages have arrived instead, the connection stays and the request is
                 // repeated.
@@ -304,10 +308,6 @@ pub(crate) fn warn_denied(kind: &str, cause: String) {
 /// The kind of a channel: the prefix that the channels of one format share.
 pub(crate) fn kind(channel: &str) -> &str {
     channel.split(':').next().unwrap_or(channel)
-}
-
-fn names(channels: &[Arc<str>]) -> Vec<&str> {
-    channels.iter().map(|channel| &**channel).collect()
 }
 
 #[cfg(test)]

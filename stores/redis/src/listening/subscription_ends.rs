@@ -7,7 +7,7 @@ use std::sync::Arc;
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::Notify;
 
-use crate::connections::tracking::OnMessage;
+use crate::transport::pipelined::OnMessage;
 use lock_core::sync::{Mutex, lock};
 
 /// The ends of subscriptions of one connection.

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use redis::Cmd;
 
-use super::joined::JoinedReleases;
 use crate::connections::admission::RequestClass;
 use crate::connections::connection::RequestOptions;
 use crate::connections::request::{BatchAnswers, ScriptBatch};
@@ -40,12 +39,11 @@ const HOLDER_SEND_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct RedisStore {
     pub(crate) shared: Arc<Shared>,
     pub(crate) dialect: &'static Dialect,
-    pub(crate) joined: Arc<JoinedReleases>,
 }
 
 impl RedisStore {
     pub(crate) fn new(shared: Arc<Shared>, dialect: &'static Dialect) -> Self {
-        Self { shared, dialect, joined: Arc::default() }
+        Self { shared, dialect }
     }
 
     /// Whether the server reports changes of the keys that the background connection reads.
@@ -156,11 +154,7 @@ impl LockStore for RedisStore {
         lane: Lane,
     ) -> MaybeReady<'a, Result<Released, StoreError>> {
         self.shared.presence.covers_kept(slice::from_ref(&release));
-        let (in_flight, are_many) = self.joined.begin();
-        if are_many && self.can_join(lane) {
-            return MaybeReady::pending(self.free_together(release, in_flight));
-        }
-        MaybeReady::pending(self.free_alone(release, lane, Some(in_flight)))
+        MaybeReady::pending(self.free(release, lane))
     }
 
     fn release_all<'a>(
@@ -318,8 +312,7 @@ mod tests {
         let release = Release { resource, owner, keep, queued: None, leaves_gap };
         let sizes = [
             size_of_val(&store.acquire(claim, RequestTimeout::of(term), &trace)),
-            size_of_val(&store.free_together(release, store.joined.begin().0)),
-            size_of_val(&store.free_alone(release, Lane::Caller, Some(store.joined.begin().0))),
+            size_of_val(&store.free(release, Lane::Caller)),
         ];
         assert!(sizes.iter().all(|size| *size <= 1032), "{sizes:?} bytes");
         let sizes = [

@@ -6,7 +6,6 @@ mod arguments;
 mod claims;
 mod fencing;
 pub(crate) mod handle;
-mod joined;
 mod modes;
 mod periods;
 mod readiness;

@@ -1,20 +1,16 @@
 //! The requests that free locks.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use redis::{Cmd, cmd};
 
 use super::handle::RedisStore;
-use super::joined::{QueuedRelease, ReleaseFlight, ReleaseInFlight, TOGETHER};
 use crate::connections::admission::RequestClass;
 use crate::connections::connection::RequestOptions;
 use crate::connections::request::ScriptBatch;
 use crate::connections::route::Route;
 use crate::scripts::decode;
 use crate::scripts::script::Publish;
-use lock_core::join::join_all;
-use lock_core::runtime;
 use lock_core::store::contract::{Lane, Release, Released, SendTrace, StoreError};
 use lock_core::store::subscriptions::OwnRelease;
 use lock_core::telemetry::requests::StoreOperation;
@@ -31,85 +27,11 @@ impl RedisStore {
         }
     }
 
-    /// Whether a release of this lane may go together with others. In a cluster, keys have different nodes.
-    pub(crate) fn can_join(&self, lane: Lane) -> bool {
-        let is_near = |route: &Route| match route {
-            Route::One(connection) => connection.is_near(),
-            Route::Cluster(_) => false,
-        };
-        lane == Lane::Caller && self.shared.route(lane).is_ok_and(|route| is_near(&route))
-    }
-
-    /// Frees one together with others.
-    pub(crate) async fn free_together(
-        &self,
-        release: Release<'_>,
-        in_flight: ReleaseInFlight<'_>,
-    ) -> Result<Released, StoreError> {
-        if runtime::here().is_err() {
-            // Boxed, because this is rare: the call fails.
-            return Box::pin(self.free_alone(release, Lane::Caller, Some(in_flight))).await;
-        }
-        let _in_flight = in_flight;
-        let (release, told) = QueuedRelease::new(release);
-        let queue = self.joined.queues.here(Arc::default);
-        if let Some(flight) = ReleaseFlight::begin(queue, release) {
-            let flight = self.clone().send_flight(flight);
-            drop(tokio::spawn(flight));
-        }
-        let ended =
-            |_| Err(StoreError::Unknown("the task that sends releases has ended".to_owned()));
-        told.await.unwrap_or_else(ended)
-    }
-
-    /// Sends what is queued until nothing is.
-    async fn send_flight(self, mut flight: ReleaseFlight) {
-        while let Some(releases) = flight.next().await {
-            let mut releases = releases.into_iter();
-            let next = || Some(releases.by_ref().take(TOGETHER).collect::<Vec<_>>());
-            let batches = std::iter::from_fn(next).take_while(|batch| !batch.is_empty());
-            let failures = join_all(batches.map(|batch| self.send_together(batch))).await;
-            // Otherwise, those that are queued would wait for an answer for as long again.
-            if let Some(cause) = failures.into_iter().flatten().next() {
-                flight.give_up(&cause);
-            }
-        }
-    }
-
-    /// Sends releases as one request. Returns why if there was no answer.
-    async fn send_together(&self, batch: Vec<QueuedRelease>) -> Option<String> {
-        let releases: Vec<Release<'_>> = batch.iter().map(QueuedRelease::release).collect();
-        let send_alone = || {
-            let alone = releases.iter().map(|one| self.free_alone(*one, Lane::Caller, None));
-            join_all(alone)
-        };
-        let answers = if releases.len() == 1 {
-            send_alone().await
-        } else {
-            let options = self.holder_options(StoreOperation::Release);
-            match self.free_all(&releases, Lane::Caller, &options).await {
-                Ok(answers) => answers,
-                // Nothing was changed, and the user may have no permission for one of the keys only.
-                Err(StoreError::Denied(_)) => send_alone().await,
-                Err(error) => vec![Err(error); releases.len()],
-            }
-        };
-        let failure = answers.iter().find_map(|answer| match answer {
-            Err(StoreError::Unknown(cause)) => Some(cause.clone()),
-            _ => None,
-        });
-        for (release, answer) in batch.into_iter().zip(answers) {
-            release.tell(answer);
-        }
-        failure
-    }
-
-    /// Frees one, without others. `in_flight` counts it until it ends.
-    pub(crate) fn free_alone(
+    /// Frees one lock.
+    pub(crate) fn free(
         &self,
         release: Release<'_>,
         lane: Lane,
-        in_flight: Option<ReleaseInFlight<'_>>,
     ) -> impl Future<Output = Result<Released, StoreError>> {
         let (dialect, key) = (self.dialect, release.resource.key);
         let channel = self.key_channel(key).into_boxed_str();
@@ -124,7 +46,6 @@ impl RedisStore {
             let options = self.holder_options(StoreOperation::Release);
             let script = dialect.release(self.shared.servers.publish());
             let answer = route.run((key, script), &args, &options, decode::released).await?;
-            drop(in_flight);
             if answer.was_asked && !dialect.queues {
                 self.publish_at_owner(&route, channel.to_string());
             }

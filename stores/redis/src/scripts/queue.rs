@@ -35,10 +35,35 @@ impl fmt::Display for QueueName<'_> {
     }
 }
 
+/// The most decimal digits of a tag.
+const DIGITS: usize = 10;
+
+/// The decimal digits of a number.
+fn decimal(mut number: u32, digits: &mut [u8; DIGITS]) -> &[u8] {
+    let mut begin = DIGITS;
+    for digit in digits.iter_mut().rev() {
+        // Less than ten.
+        *digit = b'0' + (number % 10).to_le_bytes()[0];
+        number /= 10;
+        begin -= 1;
+        if number == 0 {
+            break;
+        }
+    }
+    &digits[begin..]
+}
+
 impl ToRedisArgs for QueueName<'_> {
     fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
-        // Cannot fail: the writer extends the command.
-        let _ = write!(out.writer_for_next_arg(), "{self}");
+        let (prefix, tag, key) = (key::QUEUES, hash_slot::tag(self.0), self.0);
+        let mut digits = [0; DIGITS];
+        let digits = decimal(tag, &mut digits);
+        // The parts one by one: the machinery of formats would cost more than the rest of the command.
+        let mut name = Vec::with_capacity(prefix.len() + DIGITS + 3 + key.len());
+        for part in [prefix.as_bytes(), b"{", digits, b"}:", key.as_bytes()] {
+            name.extend_from_slice(part);
+        }
+        out.write_arg(&name);
     }
 }
 

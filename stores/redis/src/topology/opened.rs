@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use redis::AsyncConnectionConfig;
-
 use crate::transport::endpoint::Endpoint;
 use crate::transport::handshake::LoggedIn;
+use crate::transport::pipelined::SocketEvents;
 
 /// One socket, before it is opened. An attempt to connect may open several, of which one is used.
 pub(crate) struct NewSocket {
     pub(crate) generation: u64,
-    pub(crate) config: AsyncConnectionConfig,
+    /// Made anew for each attempt to log in.
+    pub(crate) events: Box<dyn Fn() -> SocketEvents + Send + Sync>,
 }
 
 /// A connection to the server that has the keys.

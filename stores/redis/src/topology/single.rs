@@ -9,8 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use redis::AsyncConnectionConfig;
-use redis::aio::MultiplexedConnection;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::Level;
@@ -18,6 +16,7 @@ use tracing::Level;
 use super::opened::{NewSocket, Opened};
 use crate::transport::endpoint::{Address, Endpoint};
 use crate::transport::handshake::log_in;
+use crate::transport::pipelined::{PipelinedSocket, SocketEvents};
 use lock_core::backoff::jittered;
 use lock_core::clock::BootInstant;
 use lock_core::events;
@@ -99,9 +98,9 @@ impl SingleServer {
         new_socket: &(dyn Fn() -> NewSocket + Sync),
     ) -> Result<Opened, StoreError> {
         loop {
-            let (before, NewSocket { generation, config }) = (self.current.number(), new_socket());
-            let mut login = log_in(&self.server, &config).await?;
-            let id = run_id(&mut login.commands).await;
+            let (before, NewSocket { generation, events }) = (self.current.number(), new_socket());
+            let login = log_in(&self.server, events).await?;
+            let id = run_id(&login.commands).await;
             match self.current.found(id, (before, BootInstant::now()), self.shown()) {
                 FoundServer::InUse(number) => {
                     let server = Arc::clone(&self.server);
@@ -188,10 +187,9 @@ async fn look_again(server: Arc<Endpoint>, current: Weak<CurrentServer>, lease: 
         sleep(jittered(pause)).await;
         let Some(before) = current.upgrade().map(|current| current.number()) else { return };
         // The look has a timeout of its own.
-        let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let look = async {
-            let mut login = log_in(&server, &config).await.ok()?;
-            run_id(&mut login.commands).await
+            let login = log_in(&server, SocketEvents::default).await.ok()?;
+            run_id(&login.commands).await
         };
         let id = timeout(LOOK_TIMEOUT, look).await.ok().flatten();
         let Some(current) = current.upgrade() else { return };
@@ -200,8 +198,8 @@ async fn look_again(server: Arc<Endpoint>, current: Weak<CurrentServer>, lease: 
 }
 
 /// The id of the process of a server; `None` if the server does not tell it, or the user may not ask.
-async fn run_id(commands: &mut MultiplexedConnection) -> Option<String> {
-    let info: String = redis::cmd("INFO").arg("server").query_async(commands).await.ok()?;
+async fn run_id(commands: &PipelinedSocket) -> Option<String> {
+    let info: String = commands.query(redis::cmd("INFO").arg("server")).await.ok()?;
     let id = info.lines().find_map(|line| line.strip_prefix("run_id:"))?;
     Some(id.trim_end().to_owned())
 }

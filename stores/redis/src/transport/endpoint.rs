@@ -18,8 +18,6 @@ pub(crate) struct Access {
     name: Arc<str>,
     /// Set by the first successful login.
     has_worked: Arc<AtomicBool>,
-    /// Whether the servers are nodes of a cluster.
-    is_for_nodes: bool,
     #[cfg(feature = "tls")]
     tls: Option<Arc<Tls>>,
 }
@@ -31,7 +29,6 @@ impl Access {
             login: Arc::new(login),
             name: name.into(),
             has_worked: Arc::default(),
-            is_for_nodes: false,
             #[cfg(feature = "tls")]
             tls: None,
         }
@@ -41,11 +38,6 @@ impl Access {
     #[cfg(feature = "tls")]
     pub(crate) fn with_tls(self, tls: Arc<Tls>) -> Self {
         Self { tls: Some(tls), ..self }
-    }
-
-    /// The same, for the nodes of a cluster.
-    pub(crate) fn for_nodes(self) -> Self {
-        Self { is_for_nodes: true, ..self }
     }
 
     /// Other credentials, with or without TLS as before.
@@ -122,11 +114,6 @@ impl Endpoint {
     #[cfg(feature = "tls")]
     pub(crate) fn tls(&self) -> Option<&Arc<Tls>> {
         self.access.tls.as_ref()
-    }
-
-    /// Whether it is a node of a cluster.
-    pub(crate) fn is_node(&self) -> bool {
-        self.access.is_for_nodes
     }
 
     /// Records a successful login.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ErrorKind, Pipeline, RedisError};
-use tokio::task::AbortHandle;
+use redis::{ErrorKind, Pipeline, RedisConnectionInfo, RedisError, RedisResult, Value, cmd};
 
 use super::endpoint::Endpoint;
+use super::outgoing::Outgoing;
+use super::pipelined::{PipelinedSocket, SocketEvents};
 use super::socket::Socket;
 use super::traffic::Traffic;
 use super::{error, probe};
@@ -15,64 +15,77 @@ use lock_core::store::contract::StoreError;
 
 /// A connection that has logged in.
 pub(crate) struct LoggedIn {
-    pub(crate) commands: MultiplexedConnection,
-    pub(crate) driver: Driver,
+    pub(crate) commands: PipelinedSocket,
+    pub(crate) guard: SocketGuard,
     pub(crate) traffic: Arc<Traffic>,
     /// For how long the credentials are valid.
     pub(crate) valid_for: Option<Duration>,
 }
 
-/// The task that serves a socket. It is aborted in `drop`, so that nothing more is sent.
-pub(crate) struct Driver(AbortHandle);
+/// Closes a socket when it is dropped.
+pub(crate) struct SocketGuard(PipelinedSocket);
 
-impl Driver {
-    /// Ends the task early. Requests in flight then fail.
-    pub(crate) fn handle(&self) -> AbortHandle {
-        self.0.clone()
-    }
-}
-
-impl Drop for Driver {
+impl Drop for SocketGuard {
     fn drop(&mut self) {
-        self.0.abort();
+        self.0.close();
     }
 }
 
 /// Makes one connection and logs in. The current runtime serves the socket.
 pub(crate) async fn log_in(
     endpoint: &Endpoint,
-    config: &AsyncConnectionConfig,
+    events: impl Fn() -> SocketEvents,
 ) -> Result<LoggedIn, StoreError> {
-    let login = log_in_once(endpoint, config.clone()).await;
+    let login = log_in_once(endpoint, events()).await;
     let is_rejected = matches!(&login, Err(StoreError::Denied(cause)) if error::is_login(cause));
     if is_rejected && endpoint.login().has_source() {
         // The credentials may have just been replaced.
-        return log_in_once(endpoint, config.clone()).await;
+        return log_in_once(endpoint, events()).await;
     }
     login
 }
 
-async fn log_in_once(
-    endpoint: &Endpoint,
-    config: AsyncConnectionConfig,
-) -> Result<LoggedIn, StoreError> {
+async fn log_in_once(endpoint: &Endpoint, events: SocketEvents) -> Result<LoggedIn, StoreError> {
     let (login, valid_for) = endpoint.login().current().await?;
     let traffic = Arc::<Traffic>::default();
-    let stream = Socket::connect(endpoint, Arc::clone(&traffic)).await?;
-    match MultiplexedConnection::new_with_config(&login, stream, config).await {
-        Ok((mut commands, driver)) => {
+    let socket = Socket::connect(endpoint, Arc::clone(&traffic)).await?;
+    let (commands, driver) = PipelinedSocket::new(socket, events);
+    let guard = SocketGuard(commands.clone());
+    tokio::spawn(driver);
+    match authenticate(&commands, &login).await {
+        Ok(()) => {
             endpoint.worked();
-            let driver = Driver(tokio::spawn(driver).abort_handle());
-            introduce(&mut commands, endpoint.connection_name()).await;
-            Ok(LoggedIn { commands, driver, traffic, valid_for })
+            introduce(&commands, endpoint.connection_name()).await;
+            Ok(LoggedIn { commands, guard, traffic, valid_for })
         }
         Err(error) => Err(login_failed(endpoint, &traffic, &error).await),
     }
 }
 
+/// Logs in with these credentials, and selects the database.
+async fn authenticate(commands: &PipelinedSocket, login: &RedisConnectionInfo) -> RedisResult<()> {
+    let mut hello = cmd("HELLO");
+    hello.arg("3");
+    if let Some(password) = login.password() {
+        hello.arg("AUTH").arg(login.username().unwrap_or("default")).arg(password);
+    }
+    let mut requests = Pipeline::with_capacity(2);
+    requests.add_command(hello);
+    if login.db() != 0 {
+        requests.cmd("SELECT").arg(login.db());
+    }
+    let Value::Array(replies) = commands.send(Outgoing::Commands(&requests)).await? else {
+        return Ok(());
+    };
+    replies.into_iter().try_for_each(|reply| match reply {
+        Value::ServerError(error) => Err(error.into()),
+        _ => Ok(()),
+    })
+}
+
 /// Tells the server who has the connection, for `CLIENT LIST` and the like. The server may not have the
 /// commands, and the user may not run them.
-async fn introduce(commands: &mut MultiplexedConnection, name: &str) {
+async fn introduce(commands: &PipelinedSocket, name: &str) {
     let mut introduction = Pipeline::with_capacity(3);
     introduction.cmd("CLIENT").arg("SETNAME").arg(name);
     for (name, value) in
@@ -81,7 +94,7 @@ async fn introduce(commands: &mut MultiplexedConnection, name: &str) {
         introduction.cmd("CLIENT").arg("SETINFO").arg(name).arg(value);
     }
     // The next request finds a connection that is broken.
-    let _ = commands.send_packed_commands(&introduction, 0, introduction.len()).await;
+    let _ = commands.send(Outgoing::Commands(&introduction)).await;
 }
 
 /// Explains why the server did not answer the login.

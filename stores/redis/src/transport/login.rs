@@ -3,35 +3,19 @@
 //! The program's function is user code, which may block or panic. It therefore runs on a thread of
 //! its own, and never on the thread of the renewals, whose connection needs credentials as well.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{ErrorKind, RedisConnectionInfo, cmd};
+use redis::RedisConnectionInfo;
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{sleep, timeout};
-use tracing::Level;
+use tokio::time::timeout;
 
-use super::error;
-use lock_core::backoff::{between, jittered};
 use lock_core::credentials::{Credentials, CredentialsSource, Obtained};
-use lock_core::events;
 use lock_core::store::contract::StoreError;
 use lock_core::sync::{Mutex, lock};
 
 /// How long the program may take to supply credentials: less than an attempt to connect may take.
 const SOURCE_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// How long the server may take to accept credentials on an open connection.
-const LOGIN_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The shortest time between two logins of a connection, however short the credentials last.
-const SHORTEST_INTERVAL: Duration = Duration::from_millis(500);
-
-/// The pause after a failed attempt to log in again.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// How connections log in.
 pub(crate) struct Login {
@@ -75,59 +59,6 @@ impl Login {
         }
         Ok((settings, valid_for))
     }
-
-    /// Logs an open connection in again, each time before its credentials end. Runs until the
-    /// connection is closed, or until new credentials have no end. Calls `discard` if the
-    /// connection does not answer.
-    pub(crate) async fn stay_logged_in(
-        self: Arc<Self>,
-        mut connection: MultiplexedConnection,
-        mut valid_for: Duration,
-        server: String,
-        discard: impl Fn(),
-    ) {
-        let Some(source) = &self.source else { return };
-        loop {
-            // The processes of a service do not ask for credentials all at once.
-            let pause = between(valid_for / 10 * 7, valid_for / 10 * 8);
-            sleep(pause.max(SHORTEST_INTERVAL)).await;
-            let mut failures = 0_u32;
-            let renewed = loop {
-                let error = match source.log_in_again(&mut connection).await {
-                    LoginOutcome::Accepted(valid_for) => break valid_for,
-                    LoginOutcome::Closed => return,
-                    LoginOutcome::Unanswered => return discard(),
-                    LoginOutcome::Failed(error) => error,
-                };
-                failures = failures.saturating_add(1);
-                if failures == 1 {
-                    let server = server.clone();
-                    events::emit(Level::WARN, move || {
-                        tracing::warn!(
-                            target: "lock_runtime::store::redis",
-                            server,
-                            %error,
-                            "cannot renew the credentials of a connection; retrying"
-                        );
-                    });
-                }
-                sleep(jittered((valid_for / 20).clamp(SHORTEST_PAUSE, LONGEST_PAUSE))).await;
-            };
-            let Some(renewed) = renewed else { return };
-            valid_for = renewed;
-        }
-    }
-}
-
-/// The outcome of an attempt to log an open connection in again.
-enum LoginOutcome {
-    /// For how long the new credentials are valid, if they end.
-    Accepted(Option<Duration>),
-    Failed(StoreError),
-    /// The connection is closed.
-    Closed,
-    /// The server does not answer.
-    Unanswered,
 }
 
 impl Source {
@@ -160,25 +91,6 @@ impl Source {
         let _ = sender.send(reply);
         *requests = Some(sender);
         Ok(())
-    }
-
-    /// Logs an open connection in with new credentials.
-    async fn log_in_again(&self, connection: &mut MultiplexedConnection) -> LoginOutcome {
-        let Credentials { user, password, valid_for } = match self.obtain().await {
-            Ok(credentials) => credentials,
-            Err(error) => return LoginOutcome::Failed(error),
-        };
-        let mut auth = cmd("AUTH");
-        if let Some(user) = user {
-            auth.arg(user);
-        }
-        auth.arg(password);
-        match timeout(LOGIN_TIMEOUT, auth.query_async::<()>(connection)).await {
-            Ok(Ok(())) => LoginOutcome::Accepted(valid_for),
-            Ok(Err(error)) if error.kind() == ErrorKind::Io => LoginOutcome::Closed,
-            Ok(Err(error)) => LoginOutcome::Failed(error::classify(&error).error),
-            Err(_) => LoginOutcome::Unanswered,
-        }
     }
 }
 

@@ -1,50 +1,82 @@
-//! The commands of one request.
+//! The commands of one request, and the replies that make up its answer.
 
-use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{Cmd, Pipeline, RedisResult, Value, cmd};
+use std::sync::Arc;
+
+use redis::{Cmd, Pipeline, PushKind, Value, cmd};
 
 /// What is sent in one request.
-#[derive(Clone, Copy)]
 pub(crate) enum Outgoing<'a> {
     Command(&'a Cmd),
-    /// The reply is an array of all replies, with errors.
+    /// The answer is an array of all replies, with errors.
     Commands(&'a Pipeline),
-    /// After `ASKING`.
+    /// After `ASKING`, which applies to the next command of the connection only.
     Asking(&'a Cmd),
-    /// After `CLIENT CACHING YES`.
+    /// After `CLIENT CACHING YES`, of which the same is true.
     Tracked(&'a Cmd),
+    /// A change of subscriptions. The server confirms each channel with a message of this kind.
+    Subscription {
+        change: PushKind,
+        channels: &'a [Arc<str>],
+    },
+}
+
+/// The replies that make up an answer.
+pub(super) enum Expected {
+    One,
+    /// The reply to the second command.
+    Second,
+    All {
+        left: usize,
+        replies: Vec<Value>,
+    },
+    /// Messages of this kind, about this channel if there is only one. The last one is the answer. An error
+    /// stands for all of them.
+    Confirmations {
+        kind: PushKind,
+        of: Option<Arc<str>>,
+        left: usize,
+    },
 }
 
 impl Outgoing<'_> {
-    pub(crate) async fn query(self, commands: &mut MultiplexedConnection) -> RedisResult<Value> {
+    /// Appends the request.
+    pub(super) fn encode(self, to: &mut Vec<u8>) -> Expected {
         match self {
-            Self::Command(command) => command.query_async(commands).await,
-            // Boxed, because all of these are rare.
-            Self::Commands(pipeline) => {
-                let count = pipeline.len();
-                Box::pin(commands.req_packed_commands(pipeline, 0, count)).await.map(Value::Array)
+            Self::Command(command) => {
+                command.write_packed_command(to);
+                Expected::One
             }
-            Self::Asking(command) | Self::Tracked(command) => {
-                let is_tracked = matches!(self, Self::Tracked(_));
-                Box::pin(send_after(is_tracked, command, commands)).await
+            Self::Commands(commands) => {
+                commands.cmd_iter().for_each(|command| command.write_packed_command(to));
+                let left = commands.len();
+                Expected::All { left, replies: Vec::with_capacity(left) }
+            }
+            Self::Asking(command) => {
+                cmd("ASKING").write_packed_command(to);
+                command.write_packed_command(to);
+                Expected::Second
+            }
+            Self::Tracked(command) => {
+                caching().write_packed_command(to);
+                command.write_packed_command(to);
+                Expected::Second
+            }
+            Self::Subscription { change, channels } => {
+                let mut command = cmd(match change {
+                    PushKind::Subscribe => "SUBSCRIBE",
+                    PushKind::Unsubscribe => "UNSUBSCRIBE",
+                    PushKind::SSubscribe => "SSUBSCRIBE",
+                    _ => "SUNSUBSCRIBE",
+                });
+                for channel in channels {
+                    command.arg(&**channel);
+                }
+                command.write_packed_command(to);
+                let of = if let [channel] = channels { Some(Arc::clone(channel)) } else { None };
+                Expected::Confirmations { kind: change, of, left: channels.len() }
             }
         }
     }
-}
-
-/// Sends a command right after `ASKING`, or after `CLIENT CACHING YES`. Both apply to the next command of
-/// the connection only, so no other request may be sent between the two.
-async fn send_after(
-    is_tracked: bool,
-    command: &Cmd,
-    commands: &mut MultiplexedConnection,
-) -> RedisResult<Value> {
-    let before = if is_tracked { caching() } else { cmd("ASKING") };
-    let mut both = Pipeline::with_capacity(2);
-    both.add_command(before).add_command(command.clone());
-    let replies = commands.req_packed_commands(&both, 1, 1).await?;
-    let reply = replies.into_iter().next();
-    reply.unwrap_or(Value::Nil).extract_error()
 }
 
 /// The command after which the server tracks the keys that the next command reads.

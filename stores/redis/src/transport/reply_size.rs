@@ -1,7 +1,8 @@
 //! The size of replies.
 //!
-//! redis-rs reads replies of any size: a server that sends a text of 4 GiB makes the client take more than a gigabyte. No reply
-//! to this library has more than [`LIMIT`] bytes, so a longer one ends its connection.
+//! A reply has to be complete before redis-rs parses it. A server that sends a text of 4 GiB would make the
+//! client take more than that. No reply to this library has more than [`LIMIT`] bytes, so a longer one ends
+//! its connection.
 
 use std::io;
 
@@ -26,16 +27,18 @@ pub(crate) struct ReplySize {
 }
 
 impl ReplySize {
-    /// Adds what has arrived. Fails if a reply is too long, or says that it will be.
-    pub(crate) fn add(&mut self, mut data: &[u8]) -> io::Result<()> {
+    /// Follows what has arrived, up to the end of the current reply: returns the number of bytes up to there,
+    /// if it has arrived. Fails if the reply is too long, or says that it will be.
+    pub(crate) fn add(&mut self, arrived: &[u8]) -> io::Result<Option<usize>> {
+        let mut data = arrived;
         while let Some((&byte, after)) = data.split_first() {
             if self.rest > 0 {
                 let part = usize::try_from(self.rest).unwrap_or(usize::MAX).min(data.len());
                 data = &data[part..];
                 self.count(part as u64)?;
                 self.rest -= part as u64;
-                if self.rest == 0 {
-                    self.complete();
+                if self.rest == 0 && self.complete() {
+                    return Ok(Some(arrived.len() - data.len()));
                 }
                 continue;
             }
@@ -43,7 +46,7 @@ impl ReplySize {
             self.count(1)?;
             match (self.kind, byte) {
                 (0, first) => (self.kind, self.number, self.is_negative) = (first, 0, false),
-                (_, b'\n') => self.end_line()?,
+                (_, b'\n') if self.end_line()? => return Ok(Some(arrived.len() - data.len())),
                 (_, b'-') => self.is_negative = true,
                 (_, b'0'..=b'9') => {
                     let digit = u64::from(byte - b'0');
@@ -52,17 +55,18 @@ impl ReplySize {
                 _ => {}
             }
         }
-        Ok(())
+        Ok(None)
     }
 
-    fn end_line(&mut self) -> io::Result<()> {
+    /// Returns whether the reply is complete.
+    fn end_line(&mut self) -> io::Result<bool> {
         let (kind, number) = (std::mem::take(&mut self.kind), self.number);
         // An attribute comes before its value.
         let elements = match kind {
             b'$' | b'=' | b'!' if !self.is_negative => {
                 self.check(number)?;
                 self.rest = number + 2;
-                return Ok(());
+                return Ok(false);
             }
             b'*' | b'~' | b'>' if !self.is_negative => number,
             b'%' => number.saturating_mul(2),
@@ -70,25 +74,25 @@ impl ReplySize {
             _ => 0,
         };
         if elements == 0 {
-            self.complete();
-            return Ok(());
+            return Ok(self.complete());
         }
         // Each of them has three bytes at least.
         self.check(elements.saturating_mul(3))?;
         self.open.push(elements);
-        Ok(())
+        Ok(false)
     }
 
-    /// A value is complete.
-    fn complete(&mut self) {
+    /// A value is complete. Returns whether the reply is.
+    fn complete(&mut self) -> bool {
         while let Some(elements) = self.open.last_mut() {
             *elements -= 1;
             if *elements > 0 {
-                return;
+                return false;
             }
             self.open.pop();
         }
         self.bytes = 0;
+        true
     }
 
     fn count(&mut self, bytes: u64) -> io::Result<()> {
@@ -113,13 +117,23 @@ mod tests {
     const REPLIES: &[u8] = b"+OK\r\n$5\r\na\r\n$9\r\n*2\r\n:1\r\n*-1\r\n$-1\r\n_\r\n%1\r\n+a\r\n$0\r\n\r\n\
         |1\r\n+ttl\r\n:3\r\n~1\r\n#t\r\n>2\r\n+message\r\n=5\r\ntxt:a\r\n-ERR 123456789012\r\n,1.5\r\n(12345678901234567890\r\n*0\r\n";
 
+    /// Follows all replies in these bytes. Returns how many have ended.
+    fn follow(size: &mut ReplySize, mut bytes: &[u8]) -> io::Result<usize> {
+        let mut ended = 0;
+        while let Some(length) = size.add(bytes)? {
+            bytes = &bytes[length..];
+            ended += 1;
+        }
+        Ok(ended)
+    }
+
     #[test]
     fn replies_of_all_kinds_have_boundaries() {
         for step in 1..REPLIES.len() {
             let mut size = ReplySize::default();
-            for part in REPLIES.chunks(step) {
-                size.add(part).expect("short replies");
-            }
+            let ended = REPLIES.chunks(step).map(|part| follow(&mut size, part));
+            let ended: usize = ended.map(|ended| ended.expect("short replies")).sum();
+            assert_eq!(ended, 12, "{step}");
             assert_eq!((size.bytes, size.open.len(), size.rest), (0, 0, 0), "{step}");
         }
     }

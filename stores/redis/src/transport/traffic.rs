@@ -1,7 +1,7 @@
 //! The traffic of a connection: what tells a slow server from a silent one.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use lock_core::store::contract::StoreError;
@@ -15,8 +15,6 @@ pub(crate) struct Traffic {
     /// The time of the last arrival, in milliseconds since `began`.
     arrived: AtomicU64,
     began: Instant,
-    /// Whether an answer has shown that the network is fast.
-    is_near: AtomicBool,
     /// A problem that the server has reported outside of the Redis protocol.
     problem: OnceLock<StoreError>,
 }
@@ -27,7 +25,6 @@ impl Default for Traffic {
             requests: AtomicUsize::new(0),
             arrived: AtomicU64::new(0),
             began: Instant::now(),
-            is_near: AtomicBool::new(false),
             problem: OnceLock::new(),
         }
     }
@@ -48,15 +45,6 @@ impl Traffic {
     pub(crate) fn silence(&self) -> Duration {
         let arrived = Duration::from_millis(self.arrived.load(Ordering::Relaxed));
         self.began.elapsed().saturating_sub(arrived)
-    }
-
-    /// Records an answer that has shown that the network is fast.
-    pub(crate) fn set_near(&self) {
-        self.is_near.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_near(&self) -> bool {
-        self.is_near.load(Ordering::Relaxed)
     }
 
     /// A problem that the server has reported outside of the Redis protocol.

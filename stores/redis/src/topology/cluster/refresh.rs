@@ -8,8 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::ConnectionLike;
-use redis::{AsyncConnectionConfig, Pipeline, Value};
+use redis::{Pipeline, Value};
 use tokio::runtime;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -19,6 +18,8 @@ use super::state::{ClusterState, host_of};
 use crate::transport::endpoint::Endpoint;
 use crate::transport::error;
 use crate::transport::handshake::log_in;
+use crate::transport::outgoing::Outgoing;
+use crate::transport::pipelined::SocketEvents;
 use lock_core::backoff::{Backoff, jittered};
 use lock_core::clock::BootInstant;
 use lock_core::store::contract::StoreError;
@@ -186,14 +187,14 @@ fn no_answer() -> StoreError {
 
 /// Asks one node, over a connection of its own.
 async fn ask(node: &Endpoint) -> Result<NodeView, StoreError> {
-    let mut login = log_in(node, &AsyncConnectionConfig::new()).await?;
+    let login = log_in(node, SocketEvents::default).await?;
     let mut questions = Pipeline::new();
     questions.cmd("CLUSTER").arg("SLOTS");
     questions.cmd("CLUSTER").arg("NODES");
     questions.cmd("PUBSUB").arg("SHARDNUMSUB").arg("x");
-    let replies = login.commands.req_packed_commands(&questions, 0, 3).await;
+    let replies = login.commands.send(Outgoing::Commands(&questions)).await;
     let replies = replies.map_err(|error| error::classify(&error).error)?;
-    let [slots, nodes, channels] = &replies[..] else {
+    let [slots, nodes, channels] = replies.as_sequence().unwrap_or_default() else {
         return Err(StoreError::Refused("too few replies".into()));
     };
     let shown = node.shown();

@@ -59,7 +59,7 @@ impl ClusterState {
         let ClusterUrl { seeds, access, addresses } = url;
         let trouble = Arc::<Trouble>::default();
         Self {
-            access: access.for_nodes(),
+            access,
             seeds: seeds.into_iter().map(Arc::new).collect(),
             addresses: AnnouncedAddresses::new(addresses),
             table: SlotTable::new(Arc::clone(&trouble)),

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use redis::{AsyncConnectionConfig, Value, cmd};
+use redis::{Value, cmd};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -35,6 +35,7 @@ use super::opened::{NewSocket, Opened};
 use crate::transport::endpoint::{Access, Endpoint, shown};
 use crate::transport::error;
 use crate::transport::handshake::{LoggedIn, log_in};
+use crate::transport::pipelined::SocketEvents;
 use crate::url::SentinelUrl;
 use lock_core::backoff::jittered;
 use lock_core::clock::BootInstant;
@@ -186,8 +187,8 @@ impl MonitoredMaster {
                 continue;
             }
             let server = Arc::new(Endpoint::tcp(&host, port, self.to_master.clone()));
-            let NewSocket { generation, config } = new_socket();
-            let login = timeout(patience, log_in_to_master(&server, &config)).await;
+            let NewSocket { generation, events } = new_socket();
+            let login = timeout(patience, log_in_to_master(&server, events)).await;
             match login.unwrap_or_else(|_| Err(no_answer(patience))) {
                 Ok(login) => {
                     let (voters, now) = (self.known.voters(), BootInstant::now());
@@ -347,11 +348,10 @@ fn no_answer(within: Duration) -> StoreError {
 /// Connects to a server, which has to confirm that it is a master.
 async fn log_in_to_master(
     server: &Endpoint,
-    config: &AsyncConnectionConfig,
+    events: impl Fn() -> SocketEvents,
 ) -> Result<LoggedIn, StoreError> {
-    let login = log_in(server, config).await?;
-    let mut commands = login.commands.clone();
-    let role = cmd("ROLE").query_async::<Value>(&mut commands).await;
+    let login = log_in(server, events).await?;
+    let role = login.commands.query::<Value>(&cmd("ROLE")).await;
     let role = role.map_err(|error| match error::classify(&error).error {
         StoreError::Denied(cause) if error::is_unknown_command(&cause) => {
             let server = server.shown();

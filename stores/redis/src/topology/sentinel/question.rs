@@ -4,18 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError, Value,
-    cmd,
-};
+use redis::{Cmd, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError, Value, cmd};
 use tokio::sync::Notify;
 
 use super::super::announced::ServerAddress;
 use super::answer::SentinelAnswer;
 use crate::transport::endpoint::Endpoint;
 use crate::transport::error;
-use crate::transport::handshake::{Driver, LoggedIn, log_in};
+use crate::transport::handshake::{LoggedIn, SocketGuard, log_in};
+use crate::transport::outgoing::Outgoing;
+use crate::transport::pipelined::{OnMessage, PipelinedSocket, SocketEvents};
 use lock_core::store::contract::StoreError;
 
 /// The channels on which a sentinel announces that another server is the master. The leader of a
@@ -26,8 +24,8 @@ const PROMOTED_REPLICA: &str = "+promoted-slave";
 /// A connection to one sentinel. The runtime that has opened it serves its socket.
 pub(super) struct SentinelConnection {
     sentinel: Arc<Endpoint>,
-    commands: MultiplexedConnection,
-    _driver: Driver,
+    commands: PipelinedSocket,
+    _guard: SocketGuard,
 }
 
 /// The description of a server, by field.
@@ -35,7 +33,7 @@ type Fields = HashMap<String, String>;
 
 impl SentinelConnection {
     pub(super) async fn open(sentinel: Arc<Endpoint>) -> Result<Self, StoreError> {
-        Self::open_with(sentinel, AsyncConnectionConfig::new()).await
+        Self::open_with(sentinel, None).await
     }
 
     /// Opens a connection that announces a change of the master `name` to `changed`.
@@ -44,16 +42,18 @@ impl SentinelConnection {
         name: Arc<str>,
         changed: Arc<Notify>,
     ) -> Result<Self, StoreError> {
-        let config = AsyncConnectionConfig::new().set_push_sender(move |push: PushInfo| {
-            if is_change_of(&push, &name) {
+        let on_message: OnMessage = Arc::new(move |push: &PushInfo| {
+            if is_change_of(push, &name) {
                 changed.notify_one();
             }
-            Ok::<(), ()>(())
         });
-        let mut connection = Self::open_with(sentinel, config).await?;
+        let connection = Self::open_with(sentinel, Some(on_message)).await?;
         for channel in [SWITCH_MASTER, PROMOTED_REPLICA] {
+            let channels = [Arc::from(channel)];
+            let subscribe =
+                Outgoing::Subscription { change: PushKind::Subscribe, channels: &channels };
             // A user without this permission learns of changes by asking.
-            match connection.commands.subscribe(channel).await {
+            match connection.commands.send(subscribe).await {
                 Err(error) if is_lost(&error) => return Err(connection.failed(&error)),
                 _ => {}
             }
@@ -63,12 +63,11 @@ impl SentinelConnection {
 
     async fn open_with(
         sentinel: Arc<Endpoint>,
-        config: AsyncConnectionConfig,
+        on_message: Option<OnMessage>,
     ) -> Result<Self, StoreError> {
-        // Timeouts are up to the callers.
-        let config = config.set_response_timeout(None);
-        let LoggedIn { commands, driver, .. } = log_in(&sentinel, &config).await?;
-        Ok(Self { sentinel, commands, _driver: driver })
+        let events = || SocketEvents { on_message: on_message.clone(), on_end: None };
+        let LoggedIn { commands, guard, .. } = log_in(&sentinel, events).await?;
+        Ok(Self { sentinel, commands, _guard: guard })
     }
 
     /// Asks for the address of the master `name`, and for its replicas.
@@ -117,7 +116,7 @@ impl SentinelConnection {
     }
 
     async fn ask<T: FromRedisValue>(&mut self, question: &Cmd) -> Result<T, RedisError> {
-        question.query_async(&mut self.commands).await
+        self.commands.query(question).await
     }
 
     fn failed(&self, error: &RedisError) -> StoreError {

@@ -1,4 +1,4 @@
-//! Releases that begin at the same time, and go together.
+//! Releases that begin at the same time.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,38 +8,18 @@ use std::time::Duration;
 use lock_runtime::{Identity, LockClient, LockError, LockGuard, LostReason};
 use lock_tests::support::outcomes_of;
 use lock_tests::{RedisServer, within};
-use tokio::time::Instant;
 
 use crate::support::{LEASE, until, until_idle};
 
 /// Long enough that nothing is renewed, and no request times out, in a test.
 const LONG_LEASE: Duration = LEASE.saturating_mul(60);
 
-/// More than go in one request.
 const LOCKS: usize = 100;
-
-/// For that many releases. The first 16 are sent one by one.
-const MOST_REQUESTS: u64 = 30;
 
 async fn client(url: &str) -> LockClient {
     // Without a presence, so that nothing else is sent.
     let builder = LockClient::builder().url(url).lease(LONG_LEASE).wait(LONG_LEASE);
     builder.identity(Identity::none()).connect().await.expect("up")
-}
-
-/// A client whose releases go together: one that has seen a quick answer. On a busy machine, not every one does.
-async fn near_client(server: &RedisServer, url: &str) -> LockClient {
-    let began = Instant::now();
-    while began.elapsed() < LONG_LEASE {
-        let client = client(url).await;
-        let guards = hold(&client, LOCKS).await;
-        let before = server.calls("evalsha");
-        assert!(release_all(guards).await.iter().all(Result::is_ok));
-        if server.calls("evalsha") - before <= MOST_REQUESTS {
-            return client;
-        }
-    }
-    panic!("{LOCKS} releases at the same time need more than {MOST_REQUESTS} requests");
 }
 
 fn key(number: usize) -> String {
@@ -60,13 +40,13 @@ async fn release_all(guards: Vec<LockGuard>) -> Vec<Result<(), LockError>> {
 }
 
 #[tokio::test]
-async fn releases_at_the_same_time_share_requests_and_have_their_own_outcomes() {
+async fn releases_at_the_same_time_have_their_own_outcomes() {
     const GONE: usize = 20;
     const TAKEN: usize = 40;
     const OTHER_KIND: usize = 60;
     const WANTED: usize = 80;
     let server = RedisServer::plain(&[]);
-    let (one, two) = (near_client(&server, &server.url()).await, client(&server.url()).await);
+    let (one, two) = (client(&server.url()).await, client(&server.url()).await);
     assert_eq!(server.keys(), Vec::<String>::new());
     let guards = hold(&one, LOCKS).await;
     server.tell(&["DEL", &key(GONE)]);
@@ -75,10 +55,7 @@ async fn releases_at_the_same_time_share_requests_and_have_their_own_outcomes() 
     server.tell(&["HSET", &key(OTHER_KIND), "field", "value"]);
     let waiting = tokio::spawn(two.lock(key(WANTED)).acquire());
     assert!(until(LONG_LEASE, || server.queued(&key(WANTED)) == 1).await.is_some(), "it waits");
-    let before = server.calls("evalsha");
     let outcomes = release_all(guards).await;
-    let requests = server.calls("evalsha") - before;
-    assert!(requests <= MOST_REQUESTS, "{requests} requests for {LOCKS} releases");
     for (number, outcome) in outcomes.into_iter().enumerate() {
         let lost = match outcome {
             Ok(()) => None,
@@ -105,7 +82,7 @@ async fn releases_at_the_same_time_share_requests_and_have_their_own_outcomes() 
 async fn a_release_that_is_denied_denies_no_other_one() {
     let server = RedisServer::plain(&[]);
     server.tell(&["ACL", "SETUSER", "locker", "on", ">password", "~*", "&*", "+@all"]);
-    let client = near_client(&server, &server.url_as("locker:password")).await;
+    let client = client(&server.url_as("locker:password")).await;
     let mut guards = hold(&client, LOCKS).await;
     guards[LOCKS / 2] = client.lock("other").acquire().await.expect("free");
     server.tell(&["ACL", "SETUSER", "locker", "resetkeys", "~own:*", "~lock_queue:*"]);
@@ -136,7 +113,7 @@ fn begin(guards: Vec<LockGuard>) -> Vec<BegunRelease> {
 #[tokio::test]
 async fn a_release_that_is_not_polled_or_dropped_delays_no_other_one() {
     let server = RedisServer::plain(&[]);
-    let client = near_client(&server, &server.url()).await;
+    let client = client(&server.url()).await;
     for drops in [false, true] {
         let mut guards = hold(&client, LOCKS).await;
         let others = guards.split_off(LOCKS / 2);
@@ -153,83 +130,23 @@ async fn a_release_that_is_not_polled_or_dropped_delays_no_other_one() {
     }
 }
 
-/// After a second, nearly every release leaves a gap for clients that know no queue.
-#[tokio::test]
-async fn releases_after_long_holds_share_requests_as_well() {
-    let server = RedisServer::plain(&[]);
-    let client = near_client(&server, &server.url()).await;
-    let guards = hold(&client, LOCKS).await;
-    tokio::time::sleep(LEASE * 5 / 4).await;
-    let (requests, looks) = (server.calls("evalsha"), server.calls("zpopmin"));
-    assert!(release_all(guards).await.iter().all(Result::is_ok));
-    let (requests, looks) = (server.calls("evalsha") - requests, server.calls("zpopmin") - looks);
-    assert!(requests <= MOST_REQUESTS, "{requests} requests for {LOCKS} releases");
-    // Those that are sent one by one look into their queues.
-    assert!(looks <= MOST_REQUESTS, "{looks} queues were looked into");
-    assert_eq!(server.keys(), Vec::<String>::new());
+/// Begins releases on a new runtime, and ends that.
+fn begin_and_end(client: &LockClient) -> Vec<BegunRelease> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    runtime.block_on(async { begin(hold(client, LOCKS).await) })
 }
 
-#[tokio::test]
-async fn releases_that_are_queued_fail_with_the_request_before_them() {
-    let server = RedisServer::plain(&[]);
-    let client = near_client(&server, &server.url()).await;
-    let mut guards = hold(&client, LOCKS).await;
-    server.freeze();
-    let mut waves = Vec::new();
-    // Each of the two tasks sends all that have begun before.
-    for count in [LOCKS / 2, LOCKS / 4, LOCKS / 4] {
-        let wave = guards.drain(..count).collect();
-        waves.push(tokio::spawn(release_all(wave)));
-        tokio::time::sleep(LEASE / 10).await;
-    }
-    for (number, wave) in waves.into_iter().enumerate() {
-        for outcome in wave.await.expect("no panic") {
-            let Err(LockError::Unavailable { cause, .. }) = outcome else { panic!("{outcome:?}") };
-            let was_sent = !cause.contains("a request before it failed");
-            assert!(was_sent || number == 2, "it was not sent: {cause}");
-            assert!(!was_sent || number < 2, "it was sent: {cause}");
-        }
-    }
-    server.thaw();
-    let is_free = || server.keys().is_empty();
-    assert!(until(LONG_LEASE / 6, is_free).await.is_some(), "a key is left");
-    until_idle(&client, LONG_LEASE).await;
-    assert_eq!(client.stats().lost, 0);
-}
-
-/// Begins releases on a new runtime on which they go together, and ends that.
-fn begin_and_end(server: &RedisServer, client: &LockClient) -> Vec<BegunRelease> {
-    let began = Instant::now();
-    while began.elapsed() < LONG_LEASE {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.expect("a runtime");
-        let guards = runtime.block_on(async {
-            let guards = hold(client, LOCKS).await;
-            let before = server.calls("evalsha");
-            assert!(release_all(guards).await.iter().all(Result::is_ok));
-            let is_near = server.calls("evalsha") - before <= MOST_REQUESTS;
-            if is_near { Some(hold(client, LOCKS).await) } else { None }
-        });
-        if let Some(guards) = guards {
-            return runtime.block_on(async { begin(guards) });
-        }
-    }
-    panic!("on none of the runtimes, releases go together");
-}
-
-/// Only the tasks of that runtime could send them.
 #[tokio::test]
 async fn releases_of_a_runtime_that_ends_are_made_in_the_background() {
     let server = RedisServer::plain(&[]);
     let client = client(&server.url()).await;
     let begun = std::thread::scope(|scope| {
-        scope.spawn(|| begin_and_end(&server, &client)).join().expect("no panic")
+        scope.spawn(|| begin_and_end(&client)).join().expect("no panic")
     });
-    for (number, release) in begun.into_iter().enumerate() {
+    for release in begun {
         let outcome = within(LONG_LEASE, release).await.expect("it ends");
-        let Err(LockError::Unavailable { cause, .. }) = outcome else { panic!("{outcome:?}") };
-        let was_queued = cause.contains("the task that sends releases has ended");
-        assert_eq!(was_queued, number >= 16, "{number}: {cause}");
+        assert!(matches!(outcome, Err(LockError::Unavailable { .. })), "{outcome:?}");
     }
     let is_free = || server.keys().is_empty();
     assert!(until(LONG_LEASE / 6, is_free).await.is_some(), "a key is left");
@@ -241,7 +158,7 @@ async fn releases_of_a_runtime_that_ends_are_made_in_the_background() {
 async fn a_release_that_is_awaited_outside_of_a_runtime_is_an_error_and_is_made_in_the_background()
 {
     let server = RedisServer::plain(&[]);
-    let client = near_client(&server, &server.url()).await;
+    let client = client(&server.url()).await;
     let mut begun: Vec<BegunRelease> = Vec::new();
     for guard in hold(&client, LOCKS).await {
         begun.push(Box::pin(guard.release()));
