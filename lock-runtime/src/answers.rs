@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use tracing::Level;
 
 use crate::connected::Connected;
-use crate::engine::background::losses::LossRecord;
+use crate::engine::background::loss_record::LossRecord;
 use crate::engine::inspection::HeldLock;
 use crate::events;
 use crate::lock_mode::LockMode;

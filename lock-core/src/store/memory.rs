@@ -22,7 +22,7 @@ use super::contract::{
     LockStore, Mode, ModeChange, ModeChanged, Release, Released, ReleasedBatch, Renewal, Renewed,
     Resource, SendTrace, SetAcquired, SetClaim, StoreAnswer, StoreError,
 };
-use super::limits::DifferentLimits;
+use super::different_limits::DifferentLimits;
 use super::owner::OwnerId;
 use super::periods::{RunEnd, RunEnded, RunRecord, RunStart, RunStarted};
 use super::queueing::{Queued, Queueing};

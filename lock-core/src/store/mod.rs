@@ -4,6 +4,7 @@ pub mod announcements;
 pub mod asker;
 pub mod capabilities;
 pub mod contract;
+pub mod different_limits;
 #[cfg(any(test, feature = "simulation"))]
 pub mod faulty;
 pub mod hold_reports;
@@ -15,7 +16,6 @@ pub mod key_holder;
 pub mod lane;
 pub mod layout;
 pub mod left;
-pub mod limits;
 pub mod memory;
 pub mod mode_change;
 pub mod owner;

@@ -10,6 +10,8 @@
 //! other terms renews the lease first. If the key would then last longer than the terms of the
 //! waiter allow, or if the lease is in another layout, the lease is released and acquired anew.
 //!
+//! `lease/state/ending.rs` decides whether a lock is handed off when its hold ends.
+//!
 //! Keeps the promises that nothing leaks, and that a guard acts on its own hold only: each grant is
 //! a separate hold, and the guards of the previous hold have ended.
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::background::losses::LossRecord;
+use super::background::loss_record::LossRecord;
 use super::core::Engine;
 use super::handoff::Lease;
 use crate::clock::BootInstant;

@@ -9,6 +9,7 @@
 pub(crate) mod acquire;
 mod awaited_release;
 pub(crate) mod background;
+mod batching;
 mod core;
 mod driven;
 pub(crate) mod extend;
@@ -24,7 +25,6 @@ mod models;
 mod modes;
 mod outages;
 mod period;
-mod places;
 mod queue_place;
 mod receivers;
 mod release;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::awaited_release::AwaitedRelease;
+use super::batching::take_batch;
 use super::core::Engine;
 use super::driven::SharedWork;
 use super::handoff::{Handoff, Hold};
-use super::places::take_batch;
 use super::release::{AfterLeave, KeyRelease, Releasing};
 use super::waiter_count::WaiterCount;
 use crate::clock::BootInstant;

@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
+use super::batching::take_batch;
 use super::core::Engine;
 use super::handoff::Hold;
 use super::lease::Terms;
-use super::places::take_batch;
 use crate::clock::BootInstant;
 use crate::error::{LockError, LostReason};
 use crate::store::contract::{Lane, Renewal, Renewed};

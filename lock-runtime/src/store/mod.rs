@@ -169,9 +169,9 @@ mod tests;
 pub(crate) use lock_core::store::faulty;
 #[allow(unused_imports, reason = "each store uses some of them")]
 pub(crate) use lock_core::store::{
-    announcements, asker, contract, hold_reports, joiner, key_holder, limits, memory, owner,
-    patience, periods, profile, quarantine_terms, queueing, scanning, settings, store_error,
-    subscriptions, url_options,
+    announcements, asker, contract, hold_reports, joiner, key_holder, memory, owner, patience,
+    periods, profile, quarantine_terms, queueing, scanning, settings, store_error, subscriptions,
+    url_options,
 };
 #[cfg(any(feature = "redis", feature = "store"))]
 #[allow(unused_imports, reason = "each store uses some of them")]

@@ -20,8 +20,8 @@ use tokio::time::{Instant, timeout_at};
 use super::member::{OwnedClaim, QuorumMember};
 use super::residual_votes::{ResidualTicket, ResidualVote};
 use super::round::{VoteRound, within};
+use super::store::{QuorumStore, SHORTEST_LEASE};
 use super::tally::{HoldDecision, HoldTally, HoldVote};
-use super::votes::{QuorumStore, SHORTEST_LEASE};
 use lock_core::clock::BootInstant;
 use lock_core::replicas::RequiredReplicas;
 use lock_core::store::contract::{

@@ -27,11 +27,11 @@ mod reports;
 mod residual_votes;
 mod restored_votes;
 mod round;
+mod store;
 mod tally;
 #[cfg(test)]
 mod tests;
 mod tokens;
-mod votes;
 
 use std::future::poll_fn;
 use std::sync::{Arc, Weak};
@@ -43,8 +43,8 @@ use tokio::time::{Instant, timeout_at};
 use self::member::QuorumMember;
 use self::membership::{Membership, VersionRule};
 use self::round::{VoteRound, within};
+use self::store::{QuorumStore, SHOWN};
 use self::tally::{Failures, majority};
-use self::votes::{QuorumStore, SHOWN};
 use lock_core::clock::BootInstant;
 use lock_core::error::LockError;
 use lock_core::join::join_all;

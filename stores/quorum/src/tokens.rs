@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::round::{VoteRound, within};
+use super::store::QuorumStore;
 use super::tally::{HoldDecision, HoldTally, HoldVote, left_of_majority, majority};
-use super::votes::QuorumStore;
 use lock_core::safeguard::Safeguard;
 use lock_core::store::announcements::{Announced, Announcement};
 use lock_core::store::contract::{Fenced, Lane, Left, LockStore, Mode, Resource, StoreError};

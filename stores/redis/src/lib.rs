@@ -51,7 +51,7 @@ use self::connections::tracking::{Listening, on_change_of_held};
 use self::listening::cluster_channels::ClusterChannels;
 use self::listening::poller::Poller;
 use self::listening::{cluster_subscriber, subscriber};
-use self::locks::handle::RedisStore;
+use self::locks::store::RedisStore;
 use self::presence::Presence;
 use self::scripts::{decode, dialects};
 use self::shared::{OwnConnections, Shared};

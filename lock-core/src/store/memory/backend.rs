@@ -12,9 +12,9 @@ use crate::questions::Answerer;
 use crate::store::contract::{
     Asker, Backend, BackgroundRuntimes, KeyInspector, Layout, LockStore, StoreAnswer, StoreError,
 };
+use crate::store::different_limits::DifferentLimits;
 use crate::store::hold_reports::HoldReports;
 use crate::store::key_holder::KeyHolder;
-use crate::store::limits::DifferentLimits;
 use crate::store::profile::StoreProfile;
 use crate::store::subscriptions::Subscriptions;
 use crate::sync::{Mutex, lock};

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use super::client::AsyncClient;
-use super::leases::LeaseInspector;
+use super::inspection::LeaseInspector;
 use super::locks::AsyncLocks;
 use super::requests::{RequestRunner, RunsOn};
 use super::wake_ups::WakeUps;

@@ -10,7 +10,7 @@ mod backend;
 mod caller_runtime;
 mod client;
 mod in_flight;
-mod leases;
+mod inspection;
 mod locks;
 mod pattern;
 mod requests;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 
 use super::inbox_queue::InboxQueue;
-use super::listener::{Listener, LockTransfer, QueueMessage, address, next_check};
+use super::waiting_claim::{Listener, LockTransfer, QueueMessage, address, next_check};
 use crate::capacity::Peak;
 use crate::clock::BootInstant;
 use crate::store::layout::{Layout, Mode};

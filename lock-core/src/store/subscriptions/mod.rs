@@ -17,16 +17,16 @@
 mod channels;
 mod inbox;
 mod inbox_queue;
-mod listener;
 mod relayed;
 mod remote;
 #[cfg(test)]
 mod tests;
+mod waiting_claim;
 
 pub use self::channels::{Subscription, Subscriptions};
 pub use self::inbox::Inbox;
 pub use self::inbox_queue::InboxLimits;
-pub use self::listener::CheckResult;
-pub use self::listener::{Listener, LockTransfer, QueueMessage};
 pub use self::remote::DueCheck;
 pub use self::remote::OwnRelease;
+pub use self::waiting_claim::CheckResult;
+pub use self::waiting_claim::{Listener, LockTransfer, QueueMessage};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::task::AbortHandle;
 
 use super::channels::{Subscription, Subscriptions};
-use super::listener::Listener;
+use super::waiting_claim::Listener;
 use crate::store::layout::Layout;
 use crate::store::owner::OwnerId;
 use crate::sync::atomic::Ordering;

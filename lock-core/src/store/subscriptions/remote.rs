@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::channels::{Channel, Channels, GATHER, Interruption, Subscriptions};
 use super::inbox_queue::InboxState;
-use super::listener::{CHECK_INTERVAL, CheckResult, Listener, address, next_check};
+use super::waiting_claim::{CHECK_INTERVAL, CheckResult, Listener, address, next_check};
 use crate::backoff::between;
 use crate::clock::BootInstant;
 use crate::store::hold_reports::ChangedKeys;

@@ -48,7 +48,7 @@ mod remote {
     use crate::store::left::Left;
     use crate::store::queueing::{QueueTicket, Queued};
     use crate::store::subscriptions::channels::GATHER;
-    use crate::store::subscriptions::listener::CHECK_INTERVAL;
+    use crate::store::subscriptions::waiting_claim::CHECK_INTERVAL;
 
     fn names(names: &[&str]) -> Vec<Arc<str>> {
         names.iter().map(|name| Arc::from(*name)).collect()

@@ -11,7 +11,8 @@
 
 pub(crate) mod cleanup;
 mod failovers;
-pub(crate) mod losses;
+mod loss;
+pub(crate) mod loss_record;
 mod notifier;
 mod place_limit;
 mod renewal;
@@ -25,7 +26,7 @@ mod watched;
 use std::sync::Arc;
 
 use self::cleanup::Cleanup;
-use self::losses::LossRecord;
+use self::loss_record::LossRecord;
 use self::notifier::Notifier;
 use self::shared::BackgroundState;
 use super::handoff::{Lease, LocalQueues};

@@ -40,19 +40,22 @@ impl Terms {
 
     /// The deadline of a grant whose request was sent at `sent`.
     pub(crate) fn deadline(&self, sent: BootInstant) -> BootInstant {
-        capped(deadline(sent, self.term), self.max_until(sent))
+        capped(deadline(sent, self.term), self.max_hold_until(sent))
     }
 
     /// The end of `max_hold` for a hold that began at `since`.
-    pub(super) fn max_until(&self, since: BootInstant) -> Option<BootInstant> {
+    pub(super) fn max_hold_until(&self, since: BootInstant) -> Option<BootInstant> {
         self.max_hold.map(|max_hold| since.after(max_hold))
     }
 }
 
 /// The deadline of a hold whose lease ends at `granted_until`, and whose `max_hold` ends at
-/// `max_until`.
-pub(super) fn capped(granted_until: BootInstant, max_until: Option<BootInstant>) -> BootInstant {
-    max_until.map_or(granted_until, |max_until| granted_until.min(max_until))
+/// `max_hold_until`.
+pub(super) fn capped(
+    granted_until: BootInstant,
+    max_hold_until: Option<BootInstant>,
+) -> BootInstant {
+    max_hold_until.map_or(granted_until, |max_hold_until| granted_until.min(max_hold_until))
 }
 
 /// The deadline of a lease of `term` whose request was sent at `sent`; see [`BootInstant::deadline_of`].

@@ -6,7 +6,7 @@
 use redis::Cmd;
 
 use crate::client_id::client_of;
-use crate::locks::handle::RedisStore;
+use crate::locks::store::RedisStore;
 use crate::scripts::decode::{self, ReleaseReply};
 use crate::scripts::dialects;
 use crate::shared::Shared;

@@ -4,6 +4,8 @@
 //! the right one at once, which its answer names. It is sent again only if nothing has run. The
 //! future of the caller does so, so nothing more is sent after that future is dropped.
 
+mod redirections;
+
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Pipeline, Value};
 use tokio::runtime;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::Instant;
 
 use super::connection::{Connection, RequestOptions};
 use super::request::{
@@ -23,18 +25,11 @@ use crate::scripts::decode::Unexpected;
 use crate::scripts::script::Publish;
 use crate::topology::{ClusterNode, Redirect, RedisCluster, Topology, may_be_failover};
 use crate::transport::error;
-use lock_core::backoff::Backoff;
 use lock_core::join::join_all;
 use lock_core::store::contract::{Place, SendTrace, StoreError};
 use lock_core::store::home::Home;
 use lock_core::sync::{Mutex, lock};
 use lock_core::timeout::RequestTimeout;
-
-/// How often a request follows a redirection.
-const MOST_HOPS: usize = 8;
-
-/// The first and the longest pause before a request is repeated because its slot is being moved.
-const TRY_AGAIN: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
 
 /// How long one node of a cluster may take to accept the first connection, if there are others.
 const NODE_PATIENCE: Duration = Duration::from_secs(1);
@@ -191,62 +186,6 @@ impl NodeConnections {
             Err(error) => {
                 let failed = FailedRequest { request, node, error, started };
                 Box::pin(self.follow(failed, decode)).await
-            }
-        }
-    }
-
-    /// Follows the redirections of a request that has failed.
-    async fn follow<T, A: Fn(&mut Cmd)>(
-        &self,
-        failed: FailedRequest<'_, A>,
-        decode: impl Fn(&Value) -> Result<T, Unexpected>,
-    ) -> Result<RoutedAnswer<T>, StoreError> {
-        let FailedRequest { request, mut node, mut error, started } = failed;
-        let RequestTimeout { answer, total } = request.options.timeout;
-        let mut pauses = Backoff::new(TRY_AGAIN.0, TRY_AGAIN.1);
-        let (mut hops, mut was_asked) = (0, false);
-        loop {
-            let left = total.saturating_sub(started.elapsed());
-            match Redirect::of(&error) {
-                Some(Redirect::Moved { .. } | Redirect::Ask { .. }) if hops == MOST_HOPS => {
-                    self.cluster.refresh();
-                    return Err(StoreError::Refused(format!(
-                        "the nodes of the cluster have redirected the request {hops} times; the \
-                         last answer is {error}"
-                    )));
-                }
-                Some(Redirect::Moved { slot, to }) => {
-                    let next = timeout(left, self.cluster.moved(slot, to, &node)).await;
-                    (node, was_asked) = (next.unwrap_or_else(|_| Err(error.clone()))?, false);
-                    hops += 1;
-                }
-                Some(Redirect::Ask { to }) => {
-                    let next = timeout(left, self.cluster.named(to, &node)).await;
-                    (node, was_asked) = (next.unwrap_or_else(|_| Err(error.clone()))?, true);
-                    hops += 1;
-                }
-                Some(Redirect::TryAgain) => {
-                    let pause = pauses.pause();
-                    if pause >= left {
-                        return Err(error);
-                    }
-                    sleep(pause).await;
-                }
-                None => {
-                    self.failed(&error);
-                    return Err(error);
-                }
-            }
-            let left = total.saturating_sub(started.elapsed());
-            if left.is_zero() {
-                return Err(error);
-            }
-            let connection = self.to(&node);
-            let connection = if was_asked { connection.asking() } else { connection };
-            let timeout = RequestTimeout { answer: answer.min(left), total: left };
-            match request.send(&connection, timeout, &decode).await {
-                Ok(value) => return Ok(RoutedAnswer { value, was_asked }),
-                Err(next) => error = next,
             }
         }
     }

@@ -9,7 +9,7 @@ use std::num::NonZeroU64;
 
 use tokio::time::Instant;
 
-use super::handle::RedisStore;
+use super::store::RedisStore;
 use crate::connections::replicas::{Acknowledgement, KeyReplicas};
 use crate::connections::request::BatchAnswers;
 use crate::connections::route::Route;

@@ -2,7 +2,7 @@
 
 use redis::Cmd;
 
-use super::handle::RedisStore;
+use super::store::RedisStore;
 use crate::hash_slot;
 use crate::scripts::dialect::milliseconds;
 use crate::scripts::record_replies;

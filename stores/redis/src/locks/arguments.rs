@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use redis::Cmd;
 
-use super::handle::RedisStore;
+use super::store::RedisStore;
 use crate::scripts::dialect::milliseconds;
 use crate::scripts::queue::{self, EntryRest, QueueName};
 use lock_core::store::contract::{Queueing, Release};

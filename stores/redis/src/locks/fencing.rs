@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Cmd;
 
-use super::handle::RedisStore;
+use super::store::RedisStore;
 use crate::hash_slot;
 use crate::scripts::decode;
 use lock_core::key;

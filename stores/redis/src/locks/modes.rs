@@ -3,7 +3,7 @@
 use redis::Cmd;
 
 use super::acknowledged::sent;
-use super::handle::RedisStore;
+use super::store::RedisStore;
 use crate::connections::replicas::KeyReplicas;
 use crate::connections::route::Route;
 use crate::scripts::decode;

@@ -3,7 +3,7 @@
 use redis::{Cmd, Value};
 use tokio::time::Instant;
 
-use super::handle::RedisStore;
+use super::store::RedisStore;
 use crate::connections::connection::RequestOptions;
 use crate::connections::replicas::KeyReplicas;
 use crate::hash_slot;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use redis::{Cmd, cmd};
 
-use super::handle::RedisStore;
+use super::store::RedisStore;
 use crate::connections::admission::RequestClass;
 use crate::connections::connection::RequestOptions;
 use crate::connections::request::ScriptBatch;

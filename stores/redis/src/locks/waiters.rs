@@ -2,7 +2,7 @@
 
 use redis::cmd;
 
-use super::handle::RedisStore;
+use super::store::RedisStore;
 use crate::connections::admission::RequestClass;
 use crate::connections::connection::RequestOptions;
 use crate::scripts::decode;

@@ -10,7 +10,7 @@ use super::queue::{
 };
 use crate::clock::BootInstant;
 use crate::engine::background::notifier::{Notice, Notifier};
-use crate::engine::places::BATCH;
+use crate::engine::batching::BATCH;
 use crate::events;
 use crate::store::contract::{Lane, LockStore, Place, Release, Released, StoreError};
 use crate::sync::atomic::Ordering;

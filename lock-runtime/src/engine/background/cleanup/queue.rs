@@ -10,7 +10,7 @@ use tracing::Level;
 use crate::backoff::Backoff;
 use crate::clock::BootInstant;
 use crate::engine::background::failovers::Failovers;
-use crate::engine::background::losses::RecentLosses;
+use crate::engine::background::loss_record::RecentLosses;
 use crate::engine::background::notifier::{Notice, Notifier};
 use crate::engine::handoff::{Lease, Permit};
 use crate::engine::lease::Locked;

@@ -11,7 +11,7 @@ use crate::error::LostReason;
 impl<P> State<P> {
     /// The reason of the loss when the deadline has passed.
     pub(in crate::engine::lease) fn overdue(&self, now: BootInstant) -> LostReason {
-        if self.max_until.is_some_and(|max_until| now >= max_until) {
+        if self.max_hold_until.is_some_and(|max_hold_until| now >= max_hold_until) {
             LostReason::MaxHold
         } else if self.renewed {
             LostReason::RenewalFailed
@@ -83,7 +83,7 @@ impl<P> State<P> {
             at_limit = decision == Decision::Free && limit.allows_any();
             if let Some(permit) = self.permit.take_if(|_| decision != Decision::Free) {
                 // The limit was that of the hold, and not of the lease.
-                let reschedule = self.max_until.take().is_some();
+                let reschedule = self.max_hold_until.take().is_some();
                 self.phase = Phase::HandedOff;
                 self.handed_off = now;
                 self.hold += 1;

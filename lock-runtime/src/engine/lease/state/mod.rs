@@ -53,7 +53,7 @@ pub(super) struct State<P> {
     /// Whether a renewal was skipped since then, because no waiter took the lease.
     skipped_renewal: bool,
     /// When the hold ends although the lease could be renewed.
-    max_until: Option<BootInstant>,
+    max_hold_until: Option<BootInstant>,
     /// The fencing token of the hold, as soon as a holder has requested it.
     fence: Option<Arc<OnceCell<u64>>>,
     /// The length of one grant or renewal.
@@ -133,7 +133,7 @@ impl<P> State<P> {
             handed_off: BootInstant::PAST,
             linger: terms.linger,
             skipped_renewal: false,
-            max_until: terms.max_until(granted),
+            max_hold_until: terms.max_hold_until(granted),
             fence: grant.fence.map(|fence| Arc::new(OnceCell::new_with(Some(fence)))),
             term: terms.term,
             last_term,
@@ -159,7 +159,7 @@ impl<P> State<P> {
     /// The deadline of the hold; `PAST` once the lease has ended.
     pub(super) fn deadline(&self) -> BootInstant {
         if self.phase.is_open() {
-            capped(self.granted_until, self.max_until)
+            capped(self.granted_until, self.max_hold_until)
         } else {
             BootInstant::PAST
         }
@@ -229,7 +229,7 @@ impl<P> State<P> {
 
     /// The longest time that the hold may last, if it is limited.
     pub(super) fn max_hold(&self) -> Option<Duration> {
-        self.max_until.map(|max_until| max_until.since(self.granted))
+        self.max_hold_until.map(|max_hold_until| max_hold_until.since(self.granted))
     }
 
     /// Whether the lease can have another hold: its `min_hold` is over, no transaction has verified the hold, and no
@@ -246,7 +246,7 @@ impl<P> State<P> {
         self.mode.is_shared = false;
         self.holders = 1;
         self.granted = since;
-        self.max_until = terms.max_until(since);
+        self.max_hold_until = terms.max_hold_until(since);
         self.kept_until = since.after(terms.min_hold);
         self.linger = terms.linger;
         self.site = terms.site;

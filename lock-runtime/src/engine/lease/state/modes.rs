@@ -45,7 +45,7 @@ impl<P> State<P> {
             && self.mode.mode == Mode::Read
             && !self.mode.is_changing
             && self.renewed
-            && self.max_until.is_none()
+            && self.max_hold_until.is_none()
             && self.kept_until <= now;
         (self.mode.is_shared, self.mode.awaited) = (can_be_shared, waiting);
         can_be_shared

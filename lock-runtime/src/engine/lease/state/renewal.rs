@@ -110,6 +110,6 @@ impl<P> State<P> {
     pub(in crate::engine::lease) fn can_be_renewed(&self) -> bool {
         self.renewed
             && Safeguard::Renewal.is_on()
-            && self.max_until.is_none_or(|max_until| self.deadline() < max_until)
+            && self.max_hold_until.is_none_or(|max_hold_until| self.deadline() < max_hold_until)
     }
 }

@@ -28,7 +28,7 @@ impl<P> State<P> {
     ) -> bool {
         let is_held = self.is_held_by(number, now);
         if is_held {
-            self.max_until = Some(until);
+            self.max_hold_until = Some(until);
         }
         is_held
     }
@@ -67,7 +67,7 @@ impl<P> State<P> {
         }
         self.granted = since.unwrap_or(self.granted);
         self.renewed = terms.renewed;
-        self.max_until = terms.max_until(self.granted);
+        self.max_hold_until = terms.max_hold_until(self.granted);
         self.linger = terms.linger;
         let is_held = now < self.deadline();
         if is_held {

@@ -16,7 +16,7 @@
 
 mod answer;
 mod node;
-mod redirect;
+mod redirect_reply;
 mod refresh;
 mod slots;
 mod state;
@@ -29,7 +29,7 @@ use tokio::time::{Instant, timeout_at};
 
 use self::answer::NodeAddress;
 pub(crate) use self::node::ClusterNode;
-pub(crate) use self::redirect::{Redirect, RedirectTarget, may_be_failover};
+pub(crate) use self::redirect_reply::{Redirect, RedirectTarget, may_be_failover};
 use self::state::{ClusterState, host_of};
 use crate::scripts::script::Publish;
 use crate::url::ClusterUrl;

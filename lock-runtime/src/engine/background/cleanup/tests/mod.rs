@@ -14,9 +14,9 @@ use super::queue::{BATCHES_PER_LANE, PAUSES};
 use super::{Cleanup, CleanupReason, Cleanups};
 use crate::clock::BootInstant;
 use crate::engine::background::notifier::Notifier;
+use crate::engine::batching::BATCH;
 use crate::engine::handoff::LocalQueues;
 use crate::engine::lease::Locked;
-use crate::engine::places::BATCH;
 use crate::engine::testing::{self, claim, new_owner};
 use crate::store::contract::{
     Acquired, Lane, LockStore, Mode, Origin, Place, SendTrace, StoreError,
