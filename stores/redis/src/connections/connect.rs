@@ -23,7 +23,7 @@ use crate::topology::{NewSocket, Opened, Topology};
 use crate::transport::endpoint::Endpoint;
 use crate::transport::handshake::{LoggedIn, SocketGuard};
 use crate::transport::outgoing::Outgoing;
-use crate::transport::pipelined::{PipelinedSocket, SocketEvents};
+use crate::transport::pipelined::PipelinedSocket;
 use crate::transport::renewed_login::stay_logged_in;
 use crate::transport::traffic::Traffic;
 use lock_core::clock::BootInstant;
@@ -236,24 +236,20 @@ impl Connector {
             state.generation = self.topology.first_generation() | number;
             state.generation
         };
-        let weak = Arc::downgrade(self);
         let on_message = self.listening.as_ref().map(|it| Arc::clone(&it.on_message));
-        let events = move || {
-            let (weak, on_message) = (weak.clone(), on_message.clone());
-            let on_end = move || {
-                if let Some(connector) = weak.upgrade() {
-                    connector.discard(generation);
-                }
-            };
-            SocketEvents { on_message, on_end: Some(Box::new(on_end)) }
-        };
-        NewSocket { generation, events: Box::new(events) }
+        NewSocket { generation, on_message }
     }
 
     async fn connect(self: &Arc<Self>) -> Result<Established, StoreError> {
         let opened = self.topology.open(&|| self.new_socket()).await?;
         let Opened { server, number, generation, login } = opened;
         let LoggedIn { commands, guard, traffic, valid_for } = login;
+        let weak = Arc::downgrade(self);
+        commands.report_end(Box::new(move || {
+            if let Some(connector) = weak.upgrade() {
+                connector.discard(generation);
+            }
+        }));
         let stay_logged_in = valid_for.map(|valid_for| {
             let (login, shown) = (Arc::clone(server.login()), server.shown().to_owned());
             let weak = Arc::downgrade(self);

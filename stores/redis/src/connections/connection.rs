@@ -1,11 +1,9 @@
 //! A connection that reconnects.
 //!
-//! redis-rs's multiplexed connection neither reconnects nor drops a socket that has gone silent,
-//! and its connection manager makes callers wait for its own retries. A [`Connection`] therefore
-//! manages its socket itself: it connects when a request needs it, and discards the socket when the
-//! socket closes, when a request times out while nothing else arrives, or when the server reports
-//! that it is the wrong one to use. While a server is down, requests fail immediately with the
-//! latest error. The pauses between retries are up to the callers.
+//! A [`Connection`] connects when a request needs it, and discards its socket when the socket closes,
+//! when a request times out while nothing else arrives, or when the server reports that it is the wrong
+//! one to use. While a server is down, requests fail immediately with the latest error. The pauses
+//! between retries are up to the callers.
 //!
 //! The number of requests in flight is limited, because a server answers them one after the other:
 //! with a hundred thousand in flight, the last answer would arrive too late although nothing is

@@ -2,9 +2,9 @@
 //!
 //! They have a connection of their own, which carries nothing but subscriptions and pings. When a
 //! slot leaves a node, the node ends the subscriptions to the channels of this slot by messages that
-//! nobody has asked for. redis-rs takes such a message for the reply to the next request, so that
-//! each later reply would belong to another request. After the first such message, nothing more is
-//! sent over the connection. The listeners of the channels that have left are woken at once. The
+//! nobody has asked for. Such a message and the confirmation that a request waits for look alike, and
+//! so do the refusals that follow. After the first such message, nothing more is therefore sent over
+//! the connection. The listeners of the channels that have left are woken at once. The
 //! other channels keep receiving messages until the connection is discarded a moment later, so that
 //! the losses of several slots cost one reconnection; their listeners are woken once, when they are
 //! subscribed again. Pings detect a connection that has gone silent.

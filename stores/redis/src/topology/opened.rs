@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use crate::transport::endpoint::Endpoint;
 use crate::transport::handshake::LoggedIn;
-use crate::transport::pipelined::SocketEvents;
+use crate::transport::pipelined::OnMessage;
 
 /// One socket, before it is opened. An attempt to connect may open several, of which one is used.
 pub(crate) struct NewSocket {
     pub(crate) generation: u64,
-    /// Made anew for each attempt to log in.
-    pub(crate) events: Box<dyn Fn() -> SocketEvents + Send + Sync>,
+    pub(crate) on_message: Option<OnMessage>,
 }
 
 /// A connection to the server that has the keys.

@@ -16,7 +16,7 @@ use tracing::Level;
 use super::opened::{NewSocket, Opened};
 use crate::transport::endpoint::{Address, Endpoint};
 use crate::transport::handshake::log_in;
-use crate::transport::pipelined::{PipelinedSocket, SocketEvents};
+use crate::transport::pipelined::PipelinedSocket;
 use lock_core::backoff::jittered;
 use lock_core::clock::BootInstant;
 use lock_core::events;
@@ -98,8 +98,9 @@ impl SingleServer {
         new_socket: &(dyn Fn() -> NewSocket + Sync),
     ) -> Result<Opened, StoreError> {
         loop {
-            let (before, NewSocket { generation, events }) = (self.current.number(), new_socket());
-            let login = log_in(&self.server, events).await?;
+            let (before, NewSocket { generation, on_message }) =
+                (self.current.number(), new_socket());
+            let login = log_in(&self.server, on_message).await?;
             let id = run_id(&login.commands).await;
             match self.current.found(id, (before, BootInstant::now()), self.shown()) {
                 FoundServer::InUse(number) => {
@@ -188,7 +189,7 @@ async fn look_again(server: Arc<Endpoint>, current: Weak<CurrentServer>, lease: 
         let Some(before) = current.upgrade().map(|current| current.number()) else { return };
         // The look has a timeout of its own.
         let look = async {
-            let login = log_in(&server, SocketEvents::default).await.ok()?;
+            let login = log_in(&server, None).await.ok()?;
             run_id(&login.commands).await
         };
         let id = timeout(LOOK_TIMEOUT, look).await.ok().flatten();

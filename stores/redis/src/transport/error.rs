@@ -55,18 +55,6 @@ pub(crate) fn classify(error: &RedisError) -> Classified {
         ErrorKind::UnexpectedReturnType => {
             Classified { error: StoreError::Unknown(text), discard: false }
         }
-        ErrorKind::AuthenticationFailed
-        | ErrorKind::InvalidClientConfig
-        | ErrorKind::RESP3NotSupported => {
-            // Also reported if the handshake fails because the server is full or still loading.
-            let transient = ["max number of clients", "LOADING", "BUSY", "MASTERDOWN"];
-            let error = if transient.iter().any(|reason| text.contains(reason)) {
-                StoreError::Refused(text)
-            } else {
-                StoreError::Denied(text)
-            };
-            Classified { error, discard: true }
-        }
         _ if is_too_old(&text) => Classified { error: StoreError::Denied(text), discard: true },
         _ if is_unknown_command(&text) => {
             Classified { error: StoreError::Denied(text), discard: false }
@@ -226,21 +214,6 @@ mod tests {
     fn a_database_that_does_not_exist_is_a_permanent_error() {
         let classified = of_reply("ERR", NO_SUCH_DATABASE);
         assert!(matches!(classified.error, StoreError::Denied(_)) && classified.discard);
-    }
-
-    #[test]
-    fn a_failed_login_is_permanent_unless_the_server_is_busy() {
-        let login = |detail: &str| {
-            let kind = ErrorKind::AuthenticationFailed;
-            classify(&RedisError::from((kind, "login", detail.to_owned())))
-        };
-        for (detail, is_permanent) in
-            [("WRONGPASS invalid password", true), ("LOADING data", false), ("BUSY script", false)]
-        {
-            let classified = login(detail);
-            assert_eq!(matches!(classified.error, StoreError::Denied(_)), is_permanent, "{detail}");
-            assert!(classified.discard);
-        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use redis::{ErrorKind, Pipeline, RedisConnectionInfo, RedisError, RedisResult, V
 
 use super::endpoint::Endpoint;
 use super::outgoing::Outgoing;
-use super::pipelined::{PipelinedSocket, SocketEvents};
+use super::pipelined::{OnMessage, PipelinedSocket};
 use super::socket::Socket;
 use super::traffic::Traffic;
 use super::{error, probe};
@@ -34,25 +34,30 @@ impl Drop for SocketGuard {
 /// Makes one connection and logs in. The current runtime serves the socket.
 pub(crate) async fn log_in(
     endpoint: &Endpoint,
-    events: impl Fn() -> SocketEvents,
+    on_message: Option<OnMessage>,
 ) -> Result<LoggedIn, StoreError> {
-    let login = log_in_once(endpoint, events()).await;
+    let login = log_in_once(endpoint, on_message.clone()).await;
     let is_rejected = matches!(&login, Err(StoreError::Denied(cause)) if error::is_login(cause));
     if is_rejected && endpoint.login().has_source() {
         // The credentials may have just been replaced.
-        return log_in_once(endpoint, events()).await;
+        return log_in_once(endpoint, on_message).await;
     }
     login
 }
 
-async fn log_in_once(endpoint: &Endpoint, events: SocketEvents) -> Result<LoggedIn, StoreError> {
+async fn log_in_once(
+    endpoint: &Endpoint,
+    on_message: Option<OnMessage>,
+) -> Result<LoggedIn, StoreError> {
     let (login, valid_for) = endpoint.login().current().await?;
     let traffic = Arc::<Traffic>::default();
     let socket = Socket::connect(endpoint, Arc::clone(&traffic)).await?;
-    let (commands, driver) = PipelinedSocket::new(socket, events);
+    let (commands, driver) = PipelinedSocket::new(socket, on_message);
     let guard = SocketGuard(commands.clone());
+    // Sent before the driver reads: a server that refuses connections says so at once.
+    let authenticated = authenticate(&commands, &login);
     tokio::spawn(driver);
-    match authenticate(&commands, &login).await {
+    match authenticated.await {
         Ok(()) => {
             endpoint.worked();
             introduce(&commands, endpoint.connection_name()).await;
@@ -63,7 +68,10 @@ async fn log_in_once(endpoint: &Endpoint, events: SocketEvents) -> Result<Logged
 }
 
 /// Logs in with these credentials, and selects the database.
-async fn authenticate(commands: &PipelinedSocket, login: &RedisConnectionInfo) -> RedisResult<()> {
+fn authenticate(
+    commands: &PipelinedSocket,
+    login: &RedisConnectionInfo,
+) -> impl Future<Output = RedisResult<()>> {
     let mut hello = cmd("HELLO");
     hello.arg("3");
     if let Some(password) = login.password() {
@@ -74,13 +82,14 @@ async fn authenticate(commands: &PipelinedSocket, login: &RedisConnectionInfo) -
     if login.db() != 0 {
         requests.cmd("SELECT").arg(login.db());
     }
-    let Value::Array(replies) = commands.send(Outgoing::Commands(&requests)).await? else {
-        return Ok(());
-    };
-    replies.into_iter().try_for_each(|reply| match reply {
-        Value::ServerError(error) => Err(error.into()),
-        _ => Ok(()),
-    })
+    let answer = commands.send(Outgoing::Commands(&requests));
+    async {
+        let Value::Array(replies) = answer.await? else { return Ok(()) };
+        replies.into_iter().try_for_each(|reply| match reply {
+            Value::ServerError(error) => Err(error.into()),
+            _ => Ok(()),
+        })
+    }
 }
 
 /// Tells the server who has the connection, for `CLIENT LIST` and the like. The server may not have the

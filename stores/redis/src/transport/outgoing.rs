@@ -38,6 +38,13 @@ pub(super) enum Expected {
     },
 }
 
+impl Expected {
+    /// Whether there is nothing to wait for.
+    pub(super) fn is_nothing(&self) -> bool {
+        matches!(self, Self::All { left: 0, .. } | Self::Confirmations { left: 0, .. })
+    }
+}
+
 impl Outgoing<'_> {
     /// Appends the request.
     pub(super) fn encode(self, to: &mut Vec<u8>) -> Expected {
@@ -62,6 +69,9 @@ impl Outgoing<'_> {
                 Expected::Second
             }
             Self::Subscription { change, channels } => {
+                if channels.is_empty() {
+                    return Expected::Confirmations { kind: change, of: None, left: 0 };
+                }
                 let mut command = cmd(match change {
                     PushKind::Subscribe => "SUBSCRIBE",
                     PushKind::Unsubscribe => "UNSUBSCRIBE",

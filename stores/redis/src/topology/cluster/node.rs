@@ -79,9 +79,9 @@ impl ClusterNode {
 
     /// Opens a connection. Fails as soon as the node is no longer a master.
     pub(crate) async fn open(&self, socket: NewSocket) -> Result<Opened, StoreError> {
-        let NewSocket { generation, events } = socket;
+        let NewSocket { generation, on_message } = socket;
         tokio::select! {
-            login = log_in(&self.server, events) => {
+            login = log_in(&self.server, on_message) => {
                 let (server, number) = (Arc::clone(&self.server), u64::from(self.number));
                 Ok(Opened { server, number, generation, login: login? })
             }

@@ -19,7 +19,6 @@ use crate::transport::endpoint::Endpoint;
 use crate::transport::error;
 use crate::transport::handshake::log_in;
 use crate::transport::outgoing::Outgoing;
-use crate::transport::pipelined::SocketEvents;
 use lock_core::backoff::{Backoff, jittered};
 use lock_core::clock::BootInstant;
 use lock_core::store::contract::StoreError;
@@ -187,7 +186,7 @@ fn no_answer() -> StoreError {
 
 /// Asks one node, over a connection of its own.
 async fn ask(node: &Endpoint) -> Result<NodeView, StoreError> {
-    let login = log_in(node, SocketEvents::default).await?;
+    let login = log_in(node, None).await?;
     let mut questions = Pipeline::new();
     questions.cmd("CLUSTER").arg("SLOTS");
     questions.cmd("CLUSTER").arg("NODES");

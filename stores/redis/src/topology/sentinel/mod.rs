@@ -35,7 +35,7 @@ use super::opened::{NewSocket, Opened};
 use crate::transport::endpoint::{Access, Endpoint, shown};
 use crate::transport::error;
 use crate::transport::handshake::{LoggedIn, log_in};
-use crate::transport::pipelined::SocketEvents;
+use crate::transport::pipelined::OnMessage;
 use crate::url::SentinelUrl;
 use lock_core::backoff::jittered;
 use lock_core::clock::BootInstant;
@@ -187,8 +187,8 @@ impl MonitoredMaster {
                 continue;
             }
             let server = Arc::new(Endpoint::tcp(&host, port, self.to_master.clone()));
-            let NewSocket { generation, events } = new_socket();
-            let login = timeout(patience, log_in_to_master(&server, events)).await;
+            let NewSocket { generation, on_message } = new_socket();
+            let login = timeout(patience, log_in_to_master(&server, on_message)).await;
             match login.unwrap_or_else(|_| Err(no_answer(patience))) {
                 Ok(login) => {
                     let (voters, now) = (self.known.voters(), BootInstant::now());
@@ -348,9 +348,9 @@ fn no_answer(within: Duration) -> StoreError {
 /// Connects to a server, which has to confirm that it is a master.
 async fn log_in_to_master(
     server: &Endpoint,
-    events: impl Fn() -> SocketEvents,
+    on_message: Option<OnMessage>,
 ) -> Result<LoggedIn, StoreError> {
-    let login = log_in(server, events).await?;
+    let login = log_in(server, on_message).await?;
     let role = login.commands.query::<Value>(&cmd("ROLE")).await;
     let role = role.map_err(|error| match error::classify(&error).error {
         StoreError::Denied(cause) if error::is_unknown_command(&cause) => {

@@ -13,7 +13,7 @@ use crate::transport::endpoint::Endpoint;
 use crate::transport::error;
 use crate::transport::handshake::{LoggedIn, SocketGuard, log_in};
 use crate::transport::outgoing::Outgoing;
-use crate::transport::pipelined::{OnMessage, PipelinedSocket, SocketEvents};
+use crate::transport::pipelined::{OnMessage, PipelinedSocket};
 use lock_core::store::contract::StoreError;
 
 /// The channels on which a sentinel announces that another server is the master. The leader of a
@@ -65,8 +65,7 @@ impl SentinelConnection {
         sentinel: Arc<Endpoint>,
         on_message: Option<OnMessage>,
     ) -> Result<Self, StoreError> {
-        let events = || SocketEvents { on_message: on_message.clone(), on_end: None };
-        let LoggedIn { commands, guard, .. } = log_in(&sentinel, events).await?;
+        let LoggedIn { commands, guard, .. } = log_in(&sentinel, on_message).await?;
         Ok(Self { sentinel, commands, _guard: guard })
     }
 
