@@ -5,6 +5,7 @@
 //! locks of a slot share is stored under one key per slot. The hash tag of this key is the smallest
 //! number that hashes to the slot. The table of these numbers is built when it is first needed.
 
+use std::fmt::Write;
 use std::sync::LazyLock;
 
 /// The number of slots.
@@ -54,7 +55,16 @@ pub(super) fn tag(key: &str) -> u32 {
 
 /// The name of data about the lock `key`, in its slot.
 pub(super) fn name_beside(key: &str, prefix: &str) -> String {
-    format!("{prefix}{{{}}}:{key}", tag(key))
+    const DIGITS: usize = 10;
+    // `format!` would take longer than to encode the rest of the command of a release.
+    let mut name = String::with_capacity(prefix.len() + DIGITS + 3 + key.len());
+    name.push_str(prefix);
+    name.push('{');
+    // Cannot fail: a text takes everything.
+    let _ = write!(name, "{}", tag(key));
+    name.push_str("}:");
+    name.push_str(key);
+    name
 }
 
 /// A short hash tag for a slot.

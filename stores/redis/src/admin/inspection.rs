@@ -9,7 +9,7 @@ use crate::client_id::{ShortId, client_of, owner_of};
 use crate::hash_slot;
 use crate::scripts::decode::Unexpected;
 use crate::scripts::dialects;
-use crate::scripts::queue::QueueName;
+use crate::scripts::queue;
 use crate::shared::Shared;
 use lock_core::client_info::ClientInfo;
 use lock_core::join::join_all;
@@ -55,7 +55,7 @@ impl Shared {
         let args = |call: &mut Cmd| {
             call.arg(1).arg(lock);
             call.arg(hash_slot::name_beside(lock, key::OWNERS));
-            call.arg(QueueName(lock));
+            call.arg(queue::name(lock));
         };
         let script = (lock, &dialects::INSPECT);
         let Some(contents) = route.run(script, &args, &options, contents).await?.value else {

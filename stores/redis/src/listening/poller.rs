@@ -27,7 +27,7 @@ use crate::connections::request::ScriptBatch;
 use crate::connections::route::Route;
 use crate::scripts::decode;
 use crate::scripts::dialects;
-use crate::scripts::queue::{self, EntryRest, QueueName};
+use crate::scripts::queue::{self, EntryRest};
 use crate::transport::outgoing::caching;
 use lock_core::clock::BootInstant;
 use lock_core::safeguard::Safeguard;
@@ -179,11 +179,7 @@ impl Poller {
                     Some(QueueTicket(ticket)) => call.arg(ticket),
                     None => call.arg(""),
                 };
-                call.arg(if in_cluster {
-                    QueueName(listener.key()).to_string()
-                } else {
-                    String::new()
-                });
+                call.arg(if in_cluster { queue::name(listener.key()) } else { String::new() });
                 if dialect.has_modes() {
                     call.arg(&*queue::channels(listener.key(), in_cluster));
                 }

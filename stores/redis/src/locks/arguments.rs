@@ -6,7 +6,7 @@ use redis::Cmd;
 
 use super::store::RedisStore;
 use crate::scripts::dialect::milliseconds;
-use crate::scripts::queue::{self, EntryRest, QueueName};
+use crate::scripts::queue::{self, EntryRest};
 use lock_core::store::contract::{Queueing, Release};
 
 /// For how many ms a lock stays free if a release leaves a gap: long enough for clients that poll
@@ -74,7 +74,7 @@ impl RedisStore {
 
     /// The queue of a lock, unless it is among the keys.
     pub(crate) fn undeclared_queue(&self, key: &str) -> String {
-        if self.shared.servers.is_cluster() { QueueName(key).to_string() } else { String::new() }
+        if self.shared.servers.is_cluster() { queue::name(key) } else { String::new() }
     }
 
     /// What the channels of all clients for a key begin with.

@@ -8,7 +8,7 @@ use crate::connections::connection::RequestOptions;
 use crate::connections::route::Route;
 use crate::scripts::decode::{self, AcquireReply};
 use crate::scripts::dialect::milliseconds;
-use crate::scripts::queue::{EntryRest, QueueName};
+use crate::scripts::queue::{self, EntryRest};
 use lock_core::permits::Permits;
 use lock_core::safeguard::Safeguard;
 use lock_core::store::contract::{
@@ -108,7 +108,7 @@ impl RedisStore {
             call.arg(self.dialect.owner(claim.owner, &self.shared.id));
             call.arg(milliseconds(claim.term));
             for key in claim.keys.iter().filter(|_| self.shared.servers.is_cluster()) {
-                call.arg(QueueName(key));
+                call.arg(queue::name(key));
             }
         };
         let options = self.acquire_options(timeout, trace);

@@ -6,7 +6,7 @@ use super::store::RedisStore;
 use crate::connections::admission::RequestClass;
 use crate::connections::connection::RequestOptions;
 use crate::scripts::decode;
-use crate::scripts::queue::{self, QueueName};
+use crate::scripts::queue;
 use crate::scripts::script::Publish;
 use lock_core::store::contract::{Lane, StoreError};
 use lock_core::telemetry::requests::StoreOperation;
@@ -19,7 +19,7 @@ impl RedisStore {
             return Ok(false);
         }
         let mut exists = cmd("EXISTS");
-        exists.arg(QueueName(key));
+        exists.arg(queue::name(key));
         let (route, options) =
             (self.shared.route(Lane::Background)?, self.holder_options(StoreOperation::Others));
         let options = RequestOptions { class: RequestClass::Tracked, ..options };
@@ -32,7 +32,7 @@ impl RedisStore {
             let (route, options) =
                 (self.shared.route(lane)?, self.holder_options(StoreOperation::Others));
             let mut count = cmd("ZCOUNT");
-            count.arg(QueueName(key)).arg("-inf").arg(queue::AFTER_TICKETS);
+            count.arg(queue::name(key)).arg("-inf").arg(queue::AFTER_TICKETS);
             return route.send(key, &count, &options, decode::count).await;
         }
         let channel = self.dialect.channel(key);

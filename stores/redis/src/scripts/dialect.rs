@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use redis::{Cmd, ToRedisArgs};
 
-use super::queue::QueueName;
+use super::queue;
 use super::script::{Publish, Script};
 use crate::client_id::ClientId;
 use crate::hash_slot;
@@ -173,7 +173,7 @@ impl Dialect {
             self.add_keys(call, key);
         }
         for key in keys.filter(|_| declares_queues) {
-            call.arg(QueueName(key));
+            call.arg(queue::name(key));
         }
     }
 

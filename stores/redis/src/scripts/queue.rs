@@ -5,7 +5,6 @@
 //! for each slot of a cluster in which it waits. See `token/transfer.lua` for the layout.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::io::{Cursor, Write};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,44 +26,8 @@ pub(crate) const AFTER_TICKETS: &str = "(8000000000000000";
 const MODE_AND_LEASE: usize = "s10000000000/10000000000/".len() + 4;
 
 /// The key of the queue of the lock with this key, in the slot of the lock.
-pub(crate) struct QueueName<'k>(pub(crate) &'k str);
-
-impl fmt::Display for QueueName<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{{{}}}:{}", key::QUEUES, hash_slot::tag(self.0), self.0)
-    }
-}
-
-/// The most decimal digits of a tag.
-const DIGITS: usize = 10;
-
-/// The decimal digits of a number.
-fn decimal(mut number: u32, digits: &mut [u8; DIGITS]) -> &[u8] {
-    let mut begin = DIGITS;
-    for digit in digits.iter_mut().rev() {
-        // Less than ten.
-        *digit = b'0' + (number % 10).to_le_bytes()[0];
-        number /= 10;
-        begin -= 1;
-        if number == 0 {
-            break;
-        }
-    }
-    &digits[begin..]
-}
-
-impl ToRedisArgs for QueueName<'_> {
-    fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
-        let (prefix, tag, key) = (key::QUEUES, hash_slot::tag(self.0), self.0);
-        let mut digits = [0; DIGITS];
-        let digits = decimal(tag, &mut digits);
-        // The parts one by one: the machinery of formats would cost more than the rest of the command.
-        let mut name = Vec::with_capacity(prefix.len() + DIGITS + 3 + key.len());
-        for part in [prefix.as_bytes(), b"{", digits, b"}:", key.as_bytes()] {
-            name.extend_from_slice(part);
-        }
-        out.write_arg(&name);
-    }
+pub(crate) fn name(key: &str) -> String {
+    hash_slot::name_beside(key, key::QUEUES)
 }
 
 /// The key of the lock whose queue has this key; `None` if this is no queue.
@@ -161,7 +124,7 @@ mod tests {
     fn a_queue_and_its_channels_are_in_the_slot_of_the_key() {
         for key in ["order:42", "{user:7}:cart", "a{", "a{}b", "}{", "a{b}c{d}"] {
             let slot = hash_slot::slot(key);
-            let queue = QueueName(key).to_string();
+            let queue = name(key);
             assert_eq!(hash_slot::slot(&queue), slot, "{key}");
             assert_eq!(key_of_queue(&queue).as_deref(), Some(key));
             assert_eq!(hash_slot::slot(&format!("{}{CLIENT}", channels(key, true))), slot);

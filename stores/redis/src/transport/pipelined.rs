@@ -793,7 +793,11 @@ mod tests {
         let first = cmd("PING");
         let mut first = std::pin::pin!(socket.send(Outgoing::Command(&first)));
         assert!(poll_once(first.as_mut()).is_pending());
-        let (second, ()) = tokio::join!(ping(&socket), serve(&mut peer, &[":1\r\n", ":2\r\n"]));
+        assert_ne!(socket.0.state().reader, Reader::Driver);
+        let command = cmd("PING");
+        let second = socket.send(Outgoing::Command(&command));
+        assert_eq!(socket.0.state().reader, Reader::Driver, "at once, and not with the timer");
+        let (second, ()) = tokio::join!(second, serve(&mut peer, &[":1\r\n", ":2\r\n"]));
         assert_eq!(second, Ok(Value::Int(2)));
         assert_eq!(poll_once(first), Poll::Ready(Ok(Value::Int(1))));
     }
@@ -806,7 +810,9 @@ mod tests {
             let first = cmd("PING");
             let first = std::pin::pin!(socket.send(Outgoing::Command(&first)));
             assert!(poll_once(first).is_pending());
+            assert_ne!(socket.0.state().reader, Reader::Driver);
         }
+        assert_eq!(socket.0.state().reader, Reader::Driver, "at once, and not with the timer");
         let (second, ()) = tokio::join!(ping(&socket), serve(&mut peer, &[":1\r\n", ":2\r\n"]));
         assert_eq!(second, Ok(Value::Int(2)));
         assert_eq!(socket.0.state().slots.len(), 0, "nothing is left");
