@@ -79,9 +79,21 @@ pub fn follow_tokio() {
     let (Ok(runtime), None) = (tokio::runtime::Handle::try_current(), tokio_clock()) else {
         return;
     };
-    let (boot, unix) = (BootInstant::now(), unix_time());
+    anchor(runtime.id(), BootInstant::now(), unix_time());
+}
+
+/// The same, and it is this time since 1970 now. The machine has just been started.
+#[cfg(feature = "testing")]
+pub fn follow_tokio_from(unix: Duration) {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        anchor(runtime.id(), BootInstant(nanos(Duration::from_secs(1))), unix);
+    }
+}
+
+#[cfg(feature = "testing")]
+fn anchor(runtime: tokio::runtime::Id, boot: BootInstant, unix: Duration) {
     let tokio = tokio::time::Instant::now();
-    ANCHOR.set(Some(TokioAnchor { runtime: runtime.id(), tokio, boot, unix }));
+    ANCHOR.set(Some(TokioAnchor { runtime, tokio, boot, unix }));
 }
 
 /// The anchor of the current runtime, and the time that has passed since then by tokio's clock.

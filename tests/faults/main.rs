@@ -33,6 +33,7 @@ mod secrets;
 mod semaphore;
 mod server;
 mod sets;
+mod simulated;
 mod support;
 mod tls;
 mod topologies;

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::shim;
+
 /// A preloaded library that shifts the wall clock of a process, and the file with the shift. Linux only.
 #[derive(Debug)]
 pub(crate) struct ClockShim {
@@ -16,16 +18,9 @@ impl ClockShim {
         Self { library: directory.join("clock.so"), offset: directory.join("clock") }
     }
 
-    /// Compiles the library. A C compiler is present, because Rust needs it for linking.
+    /// Compiles the library.
     pub(crate) fn build(&self) {
-        let source = self.library.with_extension("c");
-        std::fs::write(&source, include_str!("clock_shim.c")).expect("a temporary file");
-        let mut cc = Command::new("cc");
-        cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(&self.library).arg(&source);
-        assert!(
-            cc.status().expect("a C compiler, `cc`").success(),
-            "the clock shim does not compile"
-        );
+        shim::compile(include_str!("clock_shim.c"), &self.library);
         self.set(0);
     }
 

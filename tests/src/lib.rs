@@ -26,6 +26,8 @@ mod recorder;
 mod sentinel_process;
 mod sentinels;
 mod server;
+mod shim;
+pub mod simulation;
 mod soak;
 mod split_network;
 mod split_sentinels;

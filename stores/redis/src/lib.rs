@@ -56,6 +56,8 @@ use self::presence::Presence;
 use self::scripts::{decode, dialects};
 use self::shared::{OwnConnections, Shared};
 use self::transport::server_info::{self, ServerInfo};
+#[cfg(feature = "testing")]
+pub use self::transport::test_network;
 use self::url::UrlTarget;
 pub use self::url::{is_redis, is_redlock};
 use lock_core::client_info::ClientInfo;
@@ -307,6 +309,11 @@ impl Backend for RedisBackend {
             }
             (Route::Cluster(_), None) => {}
         }
+    }
+
+    #[cfg(feature = "testing")]
+    fn runs_on_the_callers_runtime(&self) -> bool {
+        test_network::current().is_some()
     }
 
     fn connect(&self) -> MaybeReady<'_, Result<(), LockError>> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 
 use super::inbox_queue::InboxQueue;
-use super::waiting_claim::{Listener, LockTransfer, QueueMessage, address, next_check};
+use super::waiting_claim::{Listener, LockTransfer, QueueMessage, next_check};
 use crate::capacity::Peak;
 use crate::clock::BootInstant;
 use crate::store::layout::{Layout, Mode};
@@ -44,8 +44,10 @@ pub(super) struct Channels {
     pub(super) wanted: BTreeSet<Arc<str>>,
     /// The live channels without listeners, in the order in which their last listener left.
     pub(super) idle: VecDeque<Arc<str>>,
-    /// The planned checks, by time. Addresses distinguish checks of one instant.
-    pub(super) checks: BTreeMap<(BootInstant, usize), Arc<Listener>>,
+    /// The planned checks, by time.
+    pub(super) checks: BTreeMap<PlannedCheck, Arc<Listener>>,
+    /// The number of the last planned check.
+    last_planned: u64,
     /// The listeners of each key in each layout.
     pub(super) by_key: HashMap<(Layout, Arc<str>), KeyListeners>,
     /// The number of channels of keys. Those of clients live longer.
@@ -95,11 +97,14 @@ pub(super) enum Interruption {
     Unannounced,
 }
 
+/// The time of a planned check, and its number, which distinguishes checks of one instant.
+pub(super) type PlannedCheck = (BootInstant, u64);
+
 #[derive(Debug)]
 pub(super) struct Registered {
     pub(super) listener: Arc<Listener>,
-    /// The time of its entry in [`Channels::checks`].
-    pub(super) check: Option<BootInstant>,
+    /// Its entry in [`Channels::checks`].
+    pub(super) check: Option<PlannedCheck>,
 }
 
 impl Subscriptions {
@@ -256,7 +261,7 @@ impl Subscriptions {
         let Some(channel) = channels.by_name.get_mut(name) else { return };
         let Some(registered) = channel.listeners.remove(&listener.owner()) else { return };
         if let Some(check) = registered.check {
-            channels.checks.remove(&(check, address(listener)));
+            channels.checks.remove(&check);
         }
         if channel.is_wanted() {
             return;
@@ -331,8 +336,10 @@ impl Channels {
         let Some(channel) = channel else { return false };
         let Some(registered) = channel.listeners.get_mut(&listener.owner()) else { return false };
         if registered.check.is_none() {
-            registered.check = Some(at);
-            self.checks.insert((at, address(listener)), Arc::clone(listener));
+            self.last_planned += 1;
+            let check = (at, self.last_planned);
+            registered.check = Some(check);
+            self.checks.insert(check, Arc::clone(listener));
         }
         self.checks.first_key_value().is_some_and(|((first, _), _)| *first == at)
     }
@@ -341,8 +348,8 @@ impl Channels {
     pub(super) fn plan_by(&mut self, listener: &Arc<Listener>, at: BootInstant) -> bool {
         let channel = self.by_name.get_mut(listener.channel());
         let registered = channel.and_then(|it| it.listeners.get_mut(&listener.owner()));
-        if let Some(check) = registered.and_then(|it| it.check.take_if(|check| *check > at)) {
-            self.checks.remove(&(check, address(listener)));
+        if let Some(check) = registered.and_then(|it| it.check.take_if(|(check, _)| *check > at)) {
+            self.checks.remove(&check);
         }
         self.plan(listener, at)
     }
@@ -352,9 +359,11 @@ impl Channels {
     pub(super) fn take_check(&mut self, until: BootInstant) -> Option<Arc<Listener>> {
         loop {
             let first = self.checks.first_entry().filter(|first| first.key().0 <= until)?;
+            let number = first.key().1;
             let listener = first.remove();
             let is_urgent = listener.is_urgent();
             let later = listener.next_check().filter(|later| !is_urgent && *later > until);
+            let later = later.map(|later| (later, number));
             let channel = self.by_name.get_mut(listener.channel());
             let registered =
                 channel.and_then(|channel| channel.listeners.get_mut(&listener.owner()));
@@ -362,7 +371,7 @@ impl Channels {
                 registered.check = later;
             }
             match later {
-                Some(later) => self.checks.insert((later, address(&listener)), listener),
+                Some(later) => self.checks.insert(later, listener),
                 None => return Some(listener),
             };
         }

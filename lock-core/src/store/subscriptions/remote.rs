@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::channels::{Channel, Channels, GATHER, Interruption, Subscriptions};
+use super::channels::{Channel, Channels, GATHER, Interruption, PlannedCheck, Subscriptions};
 use super::inbox_queue::InboxState;
-use super::waiting_claim::{CHECK_INTERVAL, CheckResult, Listener, address, next_check};
+use super::waiting_claim::{CHECK_INTERVAL, CheckResult, Listener, next_check};
 use crate::backoff::between;
 use crate::clock::BootInstant;
 use crate::store::hold_reports::ChangedKeys;
@@ -197,7 +197,7 @@ impl Subscriptions {
             let checks = &mut channels.checks;
             channel.interrupt(interruption, |listener, check| {
                 if let Some(check) = check {
-                    checks.remove(&(check, address(&listener)));
+                    checks.remove(&check);
                 }
                 listeners.push(listener);
             });
@@ -370,7 +370,7 @@ impl Channel {
     fn interrupt(
         &mut self,
         interruption: Interruption,
-        mut each: impl FnMut(Arc<Listener>, Option<BootInstant>),
+        mut each: impl FnMut(Arc<Listener>, Option<PlannedCheck>),
     ) {
         if self.live || self.interruption == Interruption::Unannounced {
             self.interruption = interruption;

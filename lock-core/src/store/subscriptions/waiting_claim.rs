@@ -318,8 +318,3 @@ pub struct LockTransfer {
 pub(super) fn next_check() -> BootInstant {
     BootInstant::now().after(between(CHECK_INTERVAL * 3 / 4, CHECK_INTERVAL))
 }
-
-/// Distinguishes checks of one instant.
-pub(super) fn address(listener: &Arc<Listener>) -> usize {
-    Arc::as_ptr(listener).addr()
-}

@@ -17,15 +17,22 @@ use crate::engine::handoff::Lease;
 use crate::error::LostReason;
 use crate::events;
 use crate::replicas::RequiredReplicas;
-use crate::store::contract::{Lane, Place, Renewed, StoreError};
+use crate::store::contract::{Lane, Place, Renewed, StoreError, is_same};
 use crate::sync::spawn_task;
 use crate::telemetry::RenewalOutcome;
 
 /// Starts renewing these leases.
 pub(super) fn start(shared: &Arc<BackgroundState>, leases: Vec<Arc<Lease>>) {
-    let key = |lease: &Arc<Lease>| {
+    // Few; in the order of their leases.
+    let mut stores = Vec::new();
+    let mut key = |lease: &Arc<Lease>| {
         let store = lease.store();
-        (Arc::as_ptr(store).addr(), store.place(lease.key()), lease.acknowledged_by())
+        let known = stores.iter().position(|known| is_same(known, store));
+        let index = known.unwrap_or_else(|| {
+            stores.push(Arc::clone(store));
+            stores.len() - 1
+        });
+        (index, store.place(lease.key()), lease.acknowledged_by())
     };
     let mut leases: Vec<_> = leases.into_iter().map(|lease| (key(&lease), lease)).collect();
     leases.sort_by_key(|(key, _)| *key);

@@ -51,6 +51,7 @@ impl<P> Hold<P> {
             state: Mutex::new(state),
             lost: Notify::new(),
             scheduled: AtomicU64::new(0),
+            entry: AtomicU64::new(0),
         });
         Self { lease, number: 0 }
     }

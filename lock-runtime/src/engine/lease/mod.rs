@@ -56,8 +56,9 @@ pub(crate) struct Lease<P> {
     state: Mutex<State<P>>,
     /// Notified of a loss, by the notifier thread.
     lost: Notify,
-    /// The position in the schedule. Only the schedule reads or writes this field.
+    /// The instant and the number of the entry in the schedule. Only the schedule reads or writes these fields.
     pub(super) scheduled: AtomicU64,
+    pub(super) entry: AtomicU64,
 }
 
 impl<P> Lease<P> {

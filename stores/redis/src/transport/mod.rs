@@ -13,6 +13,8 @@ mod reply;
 mod reply_size;
 pub(crate) mod server_info;
 mod socket;
+#[cfg(feature = "testing")]
+pub mod test_network;
 #[cfg(feature = "tls")]
 mod tls;
 pub(crate) mod traffic;

@@ -37,7 +37,8 @@ use lock_core::user_code::contained;
 /// follow soon.
 const MANY: usize = 4;
 
-/// The most requests that wait for further ones, so that the server works while more of them are made.
+/// The most requests that wait for further ones, so that the server works while more of them are made: these, or an
+/// eighth of those in flight, so that each write has enough of them.
 const TOGETHER: usize = 8;
 
 /// The most bytes that wait to be written. Only a server that reads nothing leaves as many.
@@ -222,7 +223,7 @@ impl PipelinedSocket {
             state.self_reads += 1;
         }
         state.unwritten += 1;
-        let is_due = count < MANY || state.unwritten >= TOGETHER;
+        let is_due = count < MANY || state.unwritten >= TOGETHER.max(count / 8);
         if !is_due {
             woken = woken.or_else(|| state.wake_driver());
         }

@@ -12,6 +12,8 @@ use tokio::net::{TcpStream, lookup_host};
 
 use super::endpoint::{Address, Endpoint};
 use super::error;
+#[cfg(feature = "testing")]
+use super::test_network;
 #[cfg(feature = "tls")]
 use super::tls::{SecureSocket, TlsServer};
 use super::traffic::Traffic;
@@ -34,6 +36,8 @@ enum Transport {
     Tls(Box<SecureSocket>),
     #[cfg(unix)]
     Unix(tokio::net::UnixStream),
+    #[cfg(feature = "testing")]
+    Test(Box<dyn test_network::TestSocket>),
 }
 
 impl Socket {
@@ -51,6 +55,10 @@ impl Transport {
     async fn connect(endpoint: &Endpoint) -> Result<Self, StoreError> {
         match endpoint.address() {
             Address::Tcp { host, port } => {
+                #[cfg(feature = "testing")]
+                if let Some(connect) = test_network::current() {
+                    return Ok(Self::Test(connect(host, *port).await.map_err(failed)?));
+                }
                 let socket = connect(host, *port).await.map_err(failed)?;
                 #[cfg(feature = "tls")]
                 if let Some(tls) = endpoint.tls() {
@@ -105,6 +113,8 @@ macro_rules! of_socket {
             Transport::Tls(tls) => Pin::new(&mut tls.stream).$method($($argument),*),
             #[cfg(unix)]
             Transport::Unix(socket) => Pin::new(socket).$method($($argument),*),
+            #[cfg(feature = "testing")]
+            Transport::Test(socket) => Pin::new(socket).$method($($argument),*),
         }
     };
 }

@@ -33,14 +33,19 @@ pub(crate) struct Schedule {
 
 #[derive(Debug, Default)]
 struct Entries {
-    /// The held leases, by instant. The address of the lease distinguishes entries of one instant.
-    held: BTreeMap<(BootInstant, usize), Entry>,
+    /// The held leases, by instant.
+    held: BTreeMap<Position, Entry>,
     /// Lost leases whose keys are left to their holders, by the instant at which the key has
     /// expired.
-    left: BTreeMap<(BootInstant, usize), Arc<Lease>>,
+    left: BTreeMap<Position, Arc<Lease>>,
+    /// The number of the last entry.
+    last: u64,
     /// The end of the background thread's sleep; `None` if the thread sleeps until it is woken.
     armed: Option<BootInstant>,
 }
+
+/// The instant of an entry, and its number, which distinguishes entries of one instant.
+type Position = (BootInstant, u64);
 
 #[derive(Debug)]
 struct Entry {
@@ -100,8 +105,8 @@ impl Schedule {
     pub(crate) fn leave(&self, lease: &Arc<Lease>) -> bool {
         let (mut entries, at) = (self.lock(), lease.gone_by());
         entries.remove(lease);
-        lease.scheduled.store(at.as_nanos(), Ordering::Relaxed);
-        entries.left.insert((at, address(lease)), Arc::clone(lease));
+        let position = entries.assign(lease, at);
+        entries.left.insert(position, Arc::clone(lease));
         entries.armed.is_none_or(|armed| at < armed)
     }
 
@@ -121,14 +126,13 @@ impl Schedule {
     /// `None` if the lease has ended.
     pub(crate) fn verify_by(&self, lease: &Arc<Lease>, at: BootInstant) -> Option<BootInstant> {
         let mut entries = self.lock();
-        let scheduled = BootInstant::from_nanos(lease.scheduled.load(Ordering::Relaxed));
-        let place = (scheduled, address(lease));
-        let action = entries.held.get(&place)?.action;
-        if !lease.verify() || action == Action::Renew && scheduled <= at {
-            return Some(scheduled);
+        let position = position(lease);
+        let action = entries.held.get(&position)?.action;
+        if !lease.verify() || action == Action::Renew && position.0 <= at {
+            return Some(position.0);
         }
         if at < lease.deadline() {
-            entries.held.remove(&place);
+            entries.held.remove(&position);
             entries.put(lease, at, Action::Renew);
         }
         Some(at)
@@ -234,27 +238,35 @@ impl Entries {
     }
 
     fn put(&mut self, lease: &Arc<Lease>, at: BootInstant, action: Action) {
+        let position = self.assign(lease, at);
+        self.held.insert(position, Entry { lease: Arc::clone(lease), action });
+    }
+
+    /// A new position for a lease.
+    fn assign(&mut self, lease: &Arc<Lease>, at: BootInstant) -> Position {
+        self.last += 1;
         lease.scheduled.store(at.as_nanos(), Ordering::Relaxed);
-        self.held.insert((at, address(lease)), Entry { lease: Arc::clone(lease), action });
+        lease.entry.store(self.last, Ordering::Relaxed);
+        (at, self.last)
     }
 
     /// Removes the entry of a held lease. Returns whether there was one.
     fn remove_held(&mut self, lease: &Arc<Lease>) -> bool {
-        let at = BootInstant::from_nanos(lease.scheduled.load(Ordering::Relaxed));
-        self.held.remove(&(at, address(lease))).is_some()
+        self.held.remove(&position(lease)).is_some()
     }
 
     fn remove(&mut self, lease: &Arc<Lease>) {
-        let at = BootInstant::from_nanos(lease.scheduled.load(Ordering::Relaxed));
-        let place = (at, address(lease));
-        if self.held.remove(&place).is_none() {
-            self.left.remove(&place);
+        let position = position(lease);
+        if self.held.remove(&position).is_none() {
+            self.left.remove(&position);
         }
     }
 }
 
-fn address(lease: &Arc<Lease>) -> usize {
-    Arc::as_ptr(lease).addr()
+/// The position of a lease. Read with the entries locked.
+fn position(lease: &Arc<Lease>) -> Position {
+    let at = BootInstant::from_nanos(lease.scheduled.load(Ordering::Relaxed));
+    (at, lease.entry.load(Ordering::Relaxed))
 }
 
 /// The pause before a failed renewal is repeated: from a thirtieth of the term, doubling up to a

@@ -1,0 +1,180 @@
+//! Random faults of a simulated network, on a simulated clock. Each seed is another run, and a seed that fails runs in the same way
+//! again, and shows its requests: `LOCK_SEED=17 cargo test … simulated`.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lock_runtime::{LockClient, LockError, ReleaseMode};
+use lock_tests::simulation::{Faults, Simulation, for_each_seed};
+use tokio::time::{Instant, sleep, timeout};
+
+/// How long the faults last.
+const FAULTS: Duration = Duration::from_secs(30);
+
+/// The shares of a key in all.
+const ALL: u32 = 1000;
+
+/// Longer than the faults and their consequences.
+const LONG_LEASE: Duration = Duration::from_secs(300);
+
+const SHORT_LEASE: Duration = Duration::from_secs(3);
+
+/// The shares that running bodies have, by key.
+#[derive(Clone, Default)]
+struct Bodies(Arc<Mutex<BTreeMap<&'static str, u32>>>);
+
+impl Bodies {
+    fn enter(&self, key: &'static str, shares: u32) -> Body {
+        let mut taken = self.0.lock().expect("no panic");
+        let taken = taken.entry(key).or_default();
+        *taken += shares;
+        assert!(*taken <= ALL, "too many bodies hold {key}");
+        Body { bodies: self.clone(), key, shares }
+    }
+}
+
+struct Body {
+    bodies: Bodies,
+    key: &'static str,
+    shares: u32,
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        if let Ok(mut taken) = self.bodies.0.lock() {
+            *taken.get_mut(self.key).expect("it has entered") -= self.shares;
+        }
+    }
+}
+
+async fn client(simulation: &Simulation, name: &str, lease: Duration) -> LockClient {
+    let client = LockClient::builder().url(simulation.url(name)).lease(lease);
+    client.connect().await.expect("no fault yet")
+}
+
+/// A process that takes locks.
+#[derive(Clone)]
+struct Worker {
+    simulation: Simulation,
+    client: LockClient,
+    bodies: Bodies,
+}
+
+impl Worker {
+    /// Runs a body under a random lock.
+    async fn call(&self, wait: Duration, works: Duration) -> Result<(), LockError> {
+        let (client, simulation) = (&self.client, &self.simulation);
+        let body = async |held: &[(&'static str, u32)]| {
+            let _held: Vec<_> =
+                held.iter().map(|(key, shares)| self.bodies.enter(key, *shares)).collect();
+            sleep(works).await;
+        };
+        let release =
+            [ReleaseMode::Awaited, ReleaseMode::Background][usize::from(simulation.random(2) == 1)];
+        match simulation.random(8) {
+            0 | 1 => {
+                client.lock("a").wait(wait).release_mode(release).run(body(&[("a", ALL)])).await
+            }
+            2 => client.lock("b").fair().wait(wait).run(body(&[("b", ALL)])).await,
+            3 => {
+                let lock = client.lock_all(["a", "b"]).wait(wait);
+                lock.run(body(&[("a", ALL), ("b", ALL)])).await
+            }
+            4 | 5 => client.read_write("c").read().wait(wait).run(body(&[("c", 1)])).await,
+            6 => client.read_write("c").write().wait(wait).run(body(&[("c", ALL)])).await,
+            _ => {
+                let permits = 1 + u32::from(simulation.random(2) == 1);
+                let lock = client.semaphore("d", 3).permits(permits).wait(wait);
+                lock.run(body(&[("d", permits * ALL / 3)])).await
+            }
+        }
+    }
+
+    /// Takes locks until the end of the faults, and gives some calls up.
+    async fn work(self, end: Instant) {
+        let up_to = |milliseconds| Duration::from_millis(self.simulation.random(milliseconds));
+        while Instant::now() < end {
+            let (wait, works, patience) = (up_to(10_000), up_to(5_000), up_to(20_000));
+            match timeout(patience, self.call(wait, works)).await {
+                Ok(Err(error @ LockError::Config { .. })) => panic!("{error}"),
+                // It was given up, lost, or busy, or the server was unavailable.
+                Ok(Ok(()) | Err(_)) | Err(_) => {}
+            }
+        }
+    }
+}
+
+/// Returns the trace.
+fn random_run(seed: u64) -> u64 {
+    Simulation::run(seed, async |simulation| {
+        let lease = if seed % 2 == 0 { SHORT_LEASE } else { LONG_LEASE };
+        let bodies = Bodies::default();
+        let mut workers = Vec::new();
+        for name in ["one", "two", "three"] {
+            let client = client(simulation, name, lease).await;
+            workers.push(Worker { simulation: simulation.clone(), client, bodies: bodies.clone() });
+        }
+        simulation.fail(Faults {
+            lost_requests: 30,
+            lost_replies: 30,
+            half_open: 60,
+            late: 60,
+            restarts: 200,
+            pauses: 100,
+            partitions: 100,
+        });
+        let end = Instant::now() + FAULTS;
+        let all = || workers.iter().flat_map(|worker| [worker; 3]).cloned();
+        let tasks: Vec<_> = all().map(|worker| tokio::spawn(worker.work(end))).collect();
+        if seed % 4 == 0 {
+            sleep(FAULTS / 2).await;
+            simulation.remove("three");
+        }
+        for task in tasks {
+            task.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+        }
+        simulation.fail(Faults::default());
+        // For the last effects of the faults.
+        sleep(SHORT_LEASE * 4).await;
+        for key in left(simulation) {
+            println!("{key}: {}", simulation.ask(&["ZRANGE", &key, "0", "-1", "WITHSCORES"]));
+        }
+        assert_eq!(left(simulation), [""; 0], "locks are left");
+        // Without faults, each call gets its lock, and keeps it.
+        let wait = Duration::from_secs(30);
+        let works = SHORT_LEASE * 2;
+        let all = workers.iter().take(2).flat_map(|worker| [worker; 3]).cloned();
+        let tasks: Vec<_> =
+            all.map(|worker| tokio::spawn(async move { worker.call(wait, works).await })).collect();
+        for task in tasks {
+            task.await.expect("no panic").expect("all faults are over");
+        }
+        // The marks of queues expire.
+        sleep(Duration::from_secs(61)).await;
+        let keys = simulation.keys();
+        let keys: Vec<_> = keys.iter().filter(|key| !key.starts_with("lock_client:")).collect();
+        assert!(keys.is_empty(), "{keys:?} are left");
+        simulation.trace()
+    })
+}
+
+/// The locks that the server has.
+fn left(simulation: &Simulation) -> Vec<String> {
+    simulation.keys().into_iter().filter(|key| !key.starts_with("lock_")).collect()
+}
+
+#[test]
+fn random_faults_neither_break_nor_leave_a_lock() {
+    for_each_seed("simulated::random_faults_neither_break_nor_leave_a_lock", 60, |seed| {
+        random_run(seed);
+    });
+}
+
+#[test]
+fn a_seed_runs_in_the_same_way_again() {
+    for_each_seed("simulated::a_seed_runs_in_the_same_way_again", 2, |seed| {
+        let run = || std::thread::scope(|scope| scope.spawn(|| random_run(seed)).join());
+        assert_eq!(run().expect("no panic"), run().expect("no panic"), "seed {seed}");
+    });
+}

@@ -1,0 +1,452 @@
+//! The network between the clients and the simulated server, with its faults.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use lock_core::sync::lock;
+use lock_redis::test_network::TestSocket;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::runtime::Builder;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
+
+use super::reply::{Reply, take_requests};
+use super::server::{Id, Server};
+
+/// 2026-01-01, in microseconds since 1970.
+const START: u64 = 1_767_225_600_000_000;
+
+/// How often something fails: once in so many writes of a client; 0 for never.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Faults {
+    /// The connection ends before the request arrives.
+    pub lost_requests: u32,
+    /// The connection ends after the request has run.
+    pub lost_replies: u32,
+    /// Nothing arrives any more in either direction, and neither end notices.
+    pub half_open: u32,
+    /// The request, or its reply, is late by up to two seconds.
+    pub late: u32,
+    /// The server is restarted, with its data and without its scripts, and is down for up to a second.
+    pub restarts: u32,
+    /// The server stands still for up to two seconds.
+    pub pauses: u32,
+    /// The client is cut off from the server for up to three seconds.
+    pub partitions: u32,
+}
+
+/// A server, and the network to it. Cheap to clone.
+#[derive(Clone)]
+pub struct Simulation(Arc<Mutex<World>>);
+
+impl fmt::Debug for Simulation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Simulation").finish_non_exhaustive()
+    }
+}
+
+struct World {
+    random: fastrand::Rng,
+    faults: Faults,
+    server: Server,
+    began: Instant,
+    connections: BTreeMap<Id, Connection>,
+    last: Id,
+    /// Until then, the server runs nothing.
+    paused_until: Instant,
+    /// Until then, nobody can connect.
+    down_until: Instant,
+    /// Until then, these clients can not reach the server.
+    cut_off: BTreeMap<String, Instant>,
+    /// Clients whose connections are half open from now on.
+    gone: BTreeSet<String>,
+    /// What has happened, as a number.
+    trace: u64,
+    requests: u64,
+    /// Whether the requests are printed.
+    shows: bool,
+}
+
+/// What happens to a request.
+enum Fault {
+    Restart,
+    HalfOpen,
+    LostRequest,
+    LostReply,
+}
+
+struct Connection {
+    client: String,
+    received: Vec<u8>,
+    to_client: UnboundedSender<(Instant, Vec<u8>)>,
+    /// When the last bytes arrive: bytes do not overtake each other.
+    last: Instant,
+    is_half_open: bool,
+}
+
+impl Simulation {
+    /// Runs a test on a clock that is paused. The clients that it makes connect to the server of this simulation, whatever
+    /// their URLs say: the host is the name of the client.
+    pub fn run<T>(seed: u64, test: impl AsyncFnOnce(&Self) -> T) -> T {
+        let runtime = Builder::new_current_thread().enable_all().start_paused(true).build();
+        runtime.expect("a runtime").block_on(async { test(&Self::new(seed)).await })
+    }
+
+    fn new(seed: u64) -> Self {
+        lock_core::clock::follow_tokio_from(Duration::from_micros(START));
+        // That of the library's own jitter.
+        fastrand::seed(seed);
+        let now = Instant::now();
+        let world = World {
+            random: fastrand::Rng::with_seed(seed),
+            faults: Faults::default(),
+            server: Server::new(),
+            began: now,
+            connections: BTreeMap::new(),
+            last: 0,
+            paused_until: now,
+            down_until: now,
+            cut_off: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            trace: seed,
+            requests: 0,
+            shows: std::env::var_os("LOCK_SEED").is_some(),
+        };
+        let simulation = Self(Arc::new(Mutex::new(world)));
+        let network = simulation.clone();
+        let connect = move |host: &str, _| {
+            let (network, client) = (network.clone(), host.to_owned());
+            Box::pin(async move { network.connect(client).await }) as _
+        };
+        lock_redis::test_network::use_network(Some(Arc::new(connect)));
+        simulation
+    }
+
+    /// The URL of a client with this name.
+    pub fn url(&self, client: &str) -> String {
+        format!("redis://{client}")
+    }
+
+    /// How often something fails from now on.
+    pub fn fail(&self, faults: Faults) {
+        lock(&self.0).faults = faults;
+    }
+
+    /// The keys that exist.
+    pub fn keys(&self) -> Vec<String> {
+        let world = lock(&self.0);
+        world.set_time();
+        world.server.keys()
+    }
+
+    /// The reply to a command, at once.
+    pub fn ask(&self, command: &[&str]) -> String {
+        let mut world = lock(&self.0);
+        world.set_time();
+        let command: Vec<_> = command.iter().map(|word| word.as_bytes().to_vec()).collect();
+        format!("{:?}", world.server.execute(0, &command))
+    }
+
+    /// The number of requests that have run.
+    pub fn requests(&self) -> u64 {
+        lock(&self.0).requests
+    }
+
+    /// A number that differs if anything has happened in another order or at another time.
+    pub fn trace(&self) -> u64 {
+        lock(&self.0).trace
+    }
+
+    /// A random number below a limit.
+    pub fn random(&self, limit: u64) -> u64 {
+        lock(&self.0).random.u64(..limit)
+    }
+
+    /// Nothing of this client arrives any more, as if its host had lost its power.
+    pub fn remove(&self, client: &str) {
+        let mut world = lock(&self.0);
+        world.gone.insert(client.to_owned());
+        for connection in world.connections.values_mut().filter(|it| it.client == client) {
+            connection.is_half_open = true;
+        }
+    }
+
+    async fn connect(self, client: String) -> io::Result<Box<dyn TestSocket>> {
+        let wait = lock(&self.0).delay();
+        sleep(wait).await;
+        if lock(&self.0).is_cut_off(&client) {
+            return std::future::pending().await;
+        }
+        let (to_client, replies) = unbounded_channel();
+        let (to_server, written) = unbounded_channel();
+        let id = lock(&self.0).accept(client, to_client)?;
+        tokio::spawn(self.clone().deliver(id, written));
+        let (last, next, rest) = (Instant::now(), None, Vec::new());
+        Ok(Box::new(Socket { id, simulation: self, to_server, last, replies, next, rest }))
+    }
+
+    /// Delivers what a client writes, and the end of its socket, to the server.
+    async fn deliver(self, id: Id, mut written: UnboundedReceiver<(Instant, Vec<u8>)>) {
+        while let Some((at, bytes)) = written.recv().await {
+            let was_cut_off = self.reach(id, at).await;
+            // A socket that is closed does not send again what was lost.
+            if !(was_cut_off && written.is_closed()) {
+                lock(&self.0).arrived(id, &bytes);
+            }
+        }
+        let delay = lock(&self.0).delay();
+        self.reach(id, Instant::now() + delay).await;
+        lock(&self.0).disconnect(id);
+    }
+
+    /// Waits until this time, and until the server runs and can be reached. Returns whether it could not be reached.
+    async fn reach(&self, id: Id, at: Instant) -> bool {
+        let (mut at, mut was_cut_off) = (Some(at), false);
+        while let Some(until) = at {
+            sleep_until(until).await;
+            let world = lock(&self.0);
+            let client = world.connections.get(&id).map(|connection| &*connection.client);
+            let reached = client.and_then(|client| world.cut_off.get(client)).copied();
+            let reached = reached.filter(|end| Instant::now() < *end);
+            was_cut_off |= reached.is_some();
+            let pause = Some(world.paused_until).filter(|end| Instant::now() < *end);
+            at = reached.max(pause);
+        }
+        was_cut_off
+    }
+}
+
+impl World {
+    /// A short time on the way.
+    fn delay(&mut self) -> Duration {
+        let late = self.happens(self.faults.late);
+        Duration::from_micros(self.random.u64(50..500))
+            + if late { Duration::from_millis(self.random.u64(..2_000)) } else { Duration::ZERO }
+    }
+
+    /// The same, of a request, with which a partition may begin.
+    fn delay_of_request(&mut self, id: Id) -> Duration {
+        if self.happens(self.faults.partitions)
+            && let Some(connection) = self.connections.get(&id)
+        {
+            let end = Instant::now() + Duration::from_millis(self.random.u64(..3_000));
+            self.cut_off.insert(connection.client.clone(), end);
+        }
+        self.delay()
+    }
+
+    fn happens(&mut self, once_in: u32) -> bool {
+        once_in > 0 && self.random.u32(..once_in) == 0
+    }
+
+    fn set_time(&self) {
+        let passed = u64::try_from(self.began.elapsed().as_micros()).expect("hours");
+        self.server.set_time(START + passed);
+    }
+
+    fn is_cut_off(&self, client: &str) -> bool {
+        self.gone.contains(client)
+            || self.cut_off.get(client).is_some_and(|end| Instant::now() < *end)
+    }
+
+    fn accept(
+        &mut self,
+        client: String,
+        to_client: UnboundedSender<(Instant, Vec<u8>)>,
+    ) -> io::Result<Id> {
+        let now = Instant::now();
+        if now < self.down_until {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        self.last += 1;
+        let (received, last, is_half_open) = (Vec::new(), now, false);
+        let connection = Connection { client, received, to_client, last, is_half_open };
+        self.connections.insert(self.last, connection);
+        Ok(self.last)
+    }
+
+    fn disconnect(&mut self, id: Id) {
+        self.connections.remove(&id);
+        self.server.disconnect(id);
+    }
+
+    fn arrived(&mut self, id: Id, bytes: &[u8]) {
+        let Some(connection) = self.connections.get_mut(&id).filter(|it| !it.is_half_open) else {
+            return;
+        };
+        connection.received.extend(bytes);
+        let requests = take_requests(&mut connection.received);
+        // One fault at most for what was written at once: the scripts that a new connection loads are many requests.
+        let (mut fault, mut before) = (self.fault(), self.random.usize(..requests.len().max(1)));
+        for request in requests {
+            if before == 0
+                && let Some(fault) = fault.take()
+            {
+                match fault {
+                    Fault::Restart => {
+                        self.server.restart(true);
+                        self.connections.clear();
+                    }
+                    Fault::HalfOpen => {
+                        self.connections.get_mut(&id).expect("it exists").is_half_open = true;
+                    }
+                    Fault::LostRequest => self.disconnect(id),
+                    Fault::LostReply => {
+                        self.run(id, &request);
+                        self.disconnect(id);
+                    }
+                }
+                return;
+            }
+            before = before.saturating_sub(1);
+            for reply in self.run(id, &request) {
+                self.send(id, &reply);
+            }
+            for (id, message) in self.server.take_messages() {
+                self.send(id, &message);
+            }
+        }
+    }
+
+    /// What happens now.
+    fn fault(&mut self) -> Option<Fault> {
+        let (faults, now) = (self.faults, Instant::now());
+        if self.happens(faults.pauses) {
+            self.paused_until = now + Duration::from_millis(self.random.u64(..2_000));
+        }
+        if self.happens(faults.restarts) {
+            self.down_until = now + Duration::from_millis(self.random.u64(..1_000));
+            return Some(Fault::Restart);
+        }
+        let of_connection = [
+            (faults.half_open, Fault::HalfOpen),
+            (faults.lost_requests, Fault::LostRequest),
+            (faults.lost_replies, Fault::LostReply),
+        ];
+        of_connection
+            .into_iter()
+            .find(|(once_in, _)| self.happens(*once_in))
+            .map(|(_, fault)| fault)
+    }
+
+    fn run(&mut self, id: Id, request: &[Vec<u8>]) -> Vec<Reply> {
+        self.set_time();
+        let replies = self.server.execute(id, request);
+        self.requests += 1;
+        self.note(id, request);
+        if self.shows {
+            eprintln!("    {replies:?}");
+        }
+        replies
+    }
+
+    /// Adds to the trace. The arguments of a request may have times and the process id.
+    fn note(&mut self, id: Id, request: &[Vec<u8>]) {
+        let time = u64::try_from(self.began.elapsed().as_micros()).expect("hours");
+        let what = &request[..if request[0] == *b"EVALSHA" { 2 } else { 1 }];
+        if self.shows {
+            eprintln!("{time} µs: connection {id}: {}", shown(request));
+        }
+        let what = what.iter().flatten().map(|byte| u64::from(*byte));
+        for number in what.chain([id as u64, time]) {
+            self.trace = (self.trace ^ number).wrapping_mul(0x0100_0000_01b3).rotate_left(17);
+        }
+    }
+
+    fn send(&mut self, id: Id, reply: &Reply) {
+        let delay = self.delay();
+        let Some(connection) = self.connections.get_mut(&id).filter(|it| !it.is_half_open) else {
+            return;
+        };
+        connection.last = connection.last.max(Instant::now() + delay);
+        let mut bytes = Vec::new();
+        reply.encode(&mut bytes);
+        // Without the client, nobody reads it.
+        let _ = connection.to_client.send((connection.last, bytes));
+    }
+}
+
+/// The client's end of a connection.
+struct Socket {
+    id: Id,
+    simulation: Simulation,
+    to_server: UnboundedSender<(Instant, Vec<u8>)>,
+    /// When the last bytes arrive.
+    last: Instant,
+    replies: UnboundedReceiver<(Instant, Vec<u8>)>,
+    /// What arrives next.
+    next: Option<(Pin<Box<Sleep>>, Vec<u8>)>,
+    /// What has arrived.
+    rest: Vec<u8>,
+}
+
+impl fmt::Debug for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Socket").field(&self.id).finish()
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        loop {
+            if !this.rest.is_empty() {
+                let count = this.rest.len().min(buffer.remaining());
+                buffer.put_slice(&this.rest[..count]);
+                this.rest.drain(..count);
+                return Poll::Ready(Ok(()));
+            }
+            if let Some((arrival, _)) = &mut this.next {
+                if arrival.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                this.rest = this.next.take().map(|(_, bytes)| bytes).unwrap_or_default();
+                continue;
+            }
+            match this.replies.poll_recv(cx) {
+                Poll::Ready(Some((at, bytes))) => {
+                    this.next = Some((Box::pin(sleep_until(at)), bytes));
+                }
+                Poll::Ready(None) => return Poll::Ready(Ok(())),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let delay = lock(&this.simulation.0).delay_of_request(this.id);
+        this.last = this.last.max(Instant::now() + delay);
+        // After the end of the connection, nobody reads it.
+        let _ = this.to_server.send((this.last, bytes.to_vec()));
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn shown(request: &[Vec<u8>]) -> String {
+    let words = request.iter().take(14).map(|word| String::from_utf8_lossy(word));
+    words.map(|word| word.chars().take(90).collect::<String>()).collect::<Vec<_>>().join(" ")
+}
