@@ -1,8 +1,8 @@
 # The scripts source this file. It says how the project is built and tested, installs programs with the package manager of the
 # system and parts of Rust with rustup, and prints what took how long.
 
-# The arguments of all builds of the whole project. Commands with the same packages and features share what they build. The
-# feature `testing` of lock-runtime is left out, because it replaces the clock.
+# The arguments of all builds of the whole project. Commands with the same packages and features share what they build. With the
+# feature `testing` of lock-runtime, which lock-tests selects, the clock can follow that of a test.
 all_packages=(--locked --workspace --features lock-runtime/sqlx,lockctl/etcd,lockctl/postgres,lockctl/serve,lockctl/tui)
 
 # Nothing but the changed packages is built again, so what would make their next build faster only takes time and space.

@@ -182,27 +182,59 @@ lock_tests::controls! {
         without "renewal-never-recreates" seeing "by its next renewal";
     server_without_fence_above_last: "server::waiters_get_the_lock_and_tokens_rise_after_the_server_clock_is_set_back"
         without "fence-above-last" seeing " after ";
-    requests_without_one_owner_id: "requests::an_acquisition_whose_answer_was_lost_does_not_wait_for_itself" without "one-owner-id" seeing "the retry finds its own token";
-    requests_without_release_continues: "requests::a_request_cut_in_the_middle_is_sent_again"
+    simulated_requests_without_one_owner_id: "simulated::requests::an_acquisition_whose_answer_was_lost_does_not_wait_for_itself" without "one-owner-id" seeing "the retry finds its own token";
+    simulated_requests_without_release_continues: "simulated::requests::a_request_that_is_cut_off_is_sent_again"
         without "release-continues" seeing "EVALSHA";
-    requests_without_attempts_do_not_shorten: "requests::a_late_attempt_does_not_shorten_the_lease"
+    simulated_requests_without_attempts_do_not_shorten: "simulated::requests::a_late_attempt_does_not_shorten_the_lease"
         without "attempts-do-not-shorten" seeing "shortened: ";
-    requests_without_only_owner_releases: "requests::a_late_release_does_not_free_the_key_of_a_successor"
+    simulated_requests_without_only_owner_releases: "simulated::requests::a_late_release_does_not_free_the_key_of_a_successor"
         without "only-owner-releases" seeing "the key belongs to the successor";
-    requests_without_undo: "requests::a_request_that_arrives_after_its_caller_gave_up_is_undone" without "undo" seeing "not undone: ";
-    requests_without_expiry: "requests::the_key_of_a_request_that_arrives_very_late_expires_with_its_lease" without "expiry" seeing "it expires";
+    simulated_requests_without_undo: "simulated::requests::a_request_that_arrives_after_its_caller_gave_up_is_undone" without "undo" seeing "not undone: ";
+    simulated_requests_without_expiry: "simulated::requests::the_key_of_a_request_that_arrives_very_late_expires_with_its_lease" without "expiry" seeing "it expires";
     cancellation_without_release_on_drop: "cancellation::a_call_dropped_at_any_poll_leaves_nothing_on_the_memory_store"
         without "release-on-drop" seeing "the key still exists";
     cancellation_without_undo: "cancellation::a_call_dropped_at_any_poll_leaves_nothing_on_a_live_server"
         without "undo" seeing "the key still exists";
     cancellation_without_release_on_drop_2: "cancellation::a_call_dropped_at_any_poll_leaves_nothing_on_a_live_server"
         without "release-on-drop" seeing "the key still exists";
-    cancellation_without_undo_2: "cancellation::a_call_dropped_at_any_poll_leaves_nothing_on_a_slow_server"
+    simulated_cancellation_without_undo_2: "simulated::cancellation::a_call_dropped_at_any_poll_leaves_nothing_on_a_slow_server"
         without "undo" seeing "the key still exists";
-    cancellation_without_undo_3: "cancellation::a_call_dropped_at_any_poll_leaves_nothing_on_a_server_whose_answers_are_lost"
+    simulated_cancellation_without_undo_3: "simulated::cancellation::a_call_dropped_at_any_poll_leaves_nothing_on_a_server_whose_answers_are_lost"
         without "undo" seeing "the key still exists";
-    cancellation_without_expiry: "cancellation::a_call_dropped_at_any_poll_leaves_nothing_on_an_unreachable_server"
+    simulated_cancellation_without_expiry: "simulated::cancellation::a_call_dropped_at_any_poll_leaves_nothing_on_an_unreachable_server"
         without "expiry" seeing "the key still exists";
+    random_without_check_before_poll: "simulated::random::random_faults_neither_break_nor_leave_a_lock"
+        without "check-before-poll" seeing "too many bodies hold";
+    random_without_deadline_from_sending: "simulated::random::random_faults_neither_break_nor_leave_a_lock"
+        without "deadline-from-sending" seeing "too many bodies hold";
+    random_without_unknown_is_not_held: "simulated::random::random_faults_neither_break_nor_leave_a_lock"
+        without "unknown-is-not-held" seeing "too many bodies hold";
+    random_without_undo: "simulated::random::random_faults_neither_break_nor_leave_a_lock"
+        without "undo" seeing "locks are left";
+    random_without_only_if_free: "simulated::random::random_faults_neither_break_nor_leave_a_lock"
+        without "only-if-free" seeing "too many bodies hold";
+    random_without_expiry: "simulated::random::random_faults_neither_break_nor_leave_a_lock"
+        without "expiry" seeing "locks are left";
+    random_without_only_owner_releases: "simulated::random::random_faults_neither_break_nor_leave_a_lock"
+        without "only-owner-releases" seeing "too many bodies hold";
+    random_without_renewal_never_recreates: "simulated::random::random_faults_neither_break_nor_leave_a_lock"
+        without "renewal-never-recreates" seeing "locks are left";
+    random_without_one_owner_id: "simulated::random::random_faults_neither_break_nor_leave_a_lock"
+        without "one-owner-id" seeing "all faults are over: Busy";
+    random_without_release_on_drop: "simulated::random::random_faults_neither_break_nor_leave_a_lock"
+        without "release-on-drop" seeing "locks are left";
+    random_without_release_continues: "simulated::random::random_faults_neither_break_nor_leave_a_lock"
+        without "release-continues" seeing "locks are left";
+    random_without_transfers_count_from_confirmation: "simulated::random::random_faults_neither_break_nor_leave_a_lock"
+        without "transfers-count-from-confirmation" seeing "too many bodies hold";
+    random_without_quarantine: "simulated::random::random_faults_neither_break_nor_leave_a_lock"
+        without "quarantine" seeing "too many bodies hold";
+    random_without_safety_poll: "simulated::random::random_faults_neither_break_nor_leave_a_lock"
+        without "safety-poll" seeing "all faults are over: Busy";
+    random_without_hand_off_keeps_deadline: "simulated::random::random_faults_neither_break_nor_leave_a_lock"
+        without "hand-off-keeps-deadline" seeing "too many bodies hold";
+    random_without_renewal: "simulated::random::random_faults_neither_break_nor_leave_a_lock"
+        without "renewal" seeing "all faults are over: Lost";
     callers_without_key_outlives_body: "callers::after_a_max_hold_the_key_is_free_only_after_the_destructors_of_the_body"
         without "key-outlives-body" seeing "before the destructor";
     callers_without_key_outlives_body_2: "callers::a_body_stuck_past_its_max_hold_keeps_the_key_only_until_the_lease_ends"
@@ -238,9 +270,9 @@ lock_tests::controls! {
     bodies_without_release_on_drop: "bodies::the_key_is_free_at_once_however_the_body_ends" without "release-on-drop" seeing "Panic: still there";
     processes_without_expiry: "processes::the_lock_of_a_process_that_exits_expires_with_its_lease"
         without "expiry" seeing "it expires";
-    renewals_without_only_owner_renews: "renewals::a_renewal_that_arrives_after_the_release_does_not_extend_the_lock_of_a_successor"
+    simulated_renewals_without_only_owner_renews: "simulated::renewals::a_renewal_that_arrives_after_the_release_does_not_extend_the_lock_of_a_successor"
         without "only-owner-renews" seeing " after ";
-    renewals_without_renewal_never_recreates: "renewals::a_renewal_that_arrives_after_the_release_does_not_recreate_the_key"
+    simulated_renewals_without_renewal_never_recreates: "simulated::renewals::a_renewal_that_arrives_after_the_release_does_not_recreate_the_key"
         without "renewal-never-recreates" seeing "the key does not exist";
     renewals_without_release_on_drop: "renewals::a_thousand_releases_that_race_with_renewals_leave_no_key"
         without "release-on-drop" seeing "left after";

@@ -28,7 +28,6 @@ mod read_write;
 mod readiness;
 mod renewals;
 mod replies;
-mod requests;
 mod secrets;
 mod semaphore;
 mod server;

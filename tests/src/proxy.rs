@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 use crate::server::is_cluster;
 
@@ -37,18 +37,12 @@ pub enum Toward {
 #[derive(Debug, Clone, Default)]
 struct Faults {
     delay: [Duration; 2],
-    /// How many bytes per second are delivered to clients on each connection, if limited.
-    rate: Option<u32>,
     /// A text in replies, and what it is replaced by.
     rewritten: Option<[Vec<u8>; 2]>,
     /// Whether data is held back, per direction.
     blocked: [bool; 2],
     /// The number of resets. Each ends all connections that are older.
     resets: u64,
-    /// How often connections were forgotten. Each time, all that are older are. Whether they are reset when something is sent,
-    /// or it is swallowed.
-    forgotten: u64,
-    resets_forgotten: bool,
     /// Whether new connections are closed at once.
     refuse: bool,
     /// The number of deliveries of held requests.
@@ -157,11 +151,6 @@ impl Proxy {
         self.shared.faults.send_modify(|faults| faults.delay[toward as usize] = by);
     }
 
-    /// Limits how many bytes per second are delivered to clients on each connection from now on.
-    pub fn limit_replies(&self, bytes_per_second: u32) {
-        self.shared.faults.send_modify(|faults| faults.rate = Some(bytes_per_second));
-    }
-
     /// Holds back all data in this direction from now on.
     pub fn blackhole(&self, toward: Toward) {
         self.shared.faults.send_modify(|faults| faults.blocked[toward as usize] = true);
@@ -256,14 +245,6 @@ impl Proxy {
         self.request_faults().push(RequestFault { word: word.to_owned(), effect });
     }
 
-    /// Forgets all connections, as routers do with idle ones. Nothing tells their ends, until they send something and
-    /// the connection `is_reset`. Otherwise, that is swallowed.
-    pub fn forget(&self, is_reset: bool) {
-        self.shared.faults.send_modify(|faults| {
-            (faults.forgotten, faults.resets_forgotten) = (faults.forgotten + 1, is_reset);
-        });
-    }
-
     fn request_faults(&self) -> MutexGuard<'_, Vec<RequestFault>> {
         self.shared.request_faults()
     }
@@ -338,10 +319,8 @@ async fn serve(client: TcpStream, server: u16, before: Faults, shared: Arc<Proxy
     let (mut from_server, mut to_server) = server.into_split();
     let phase = watch::Sender::new(ConnectionPhase::Open);
     let mut lost = phase.subscribe();
-    let of_connection = (&phase, before.forgotten);
-    let requests =
-        forward(&mut from_client, &mut to_server, Toward::Server, &shared, of_connection);
-    let replies = forward(&mut from_server, &mut to_client, Toward::Client, &shared, of_connection);
+    let requests = forward(&mut from_client, &mut to_server, Toward::Server, &shared, &phase);
+    let replies = forward(&mut from_server, &mut to_client, Toward::Client, &shared, &phase);
     tokio::select! {
         _ = async { tokio::join!(requests, replies) } => return,
         _ = faults.wait_for(|faults| faults.resets > before.resets) => {}
@@ -356,12 +335,12 @@ async fn forward(
     to: &mut OwnedWriteHalf,
     toward: Toward,
     shared: &ProxyState,
-    of_connection: (&watch::Sender<ConnectionPhase>, u64),
+    phase: &watch::Sender<ConnectionPhase>,
 ) {
     let (sender, queue) = mpsc::unbounded_channel();
     tokio::join!(
         receive(from, sender, toward, shared),
-        deliver_all(queue, to, toward, shared, of_connection)
+        deliver_all(queue, to, toward, shared, phase)
     );
 }
 
@@ -397,18 +376,11 @@ async fn deliver_all(
     to: &mut OwnedWriteHalf,
     toward: Toward,
     shared: &ProxyState,
-    (phase, forgotten_before): (&watch::Sender<ConnectionPhase>, u64),
+    phase: &watch::Sender<ConnectionPhase>,
 ) {
     let mut faults = shared.faults.subscribe();
     while let Some((at, mut bytes)) = queue.recv().await {
         sleep_until(at).await;
-        if faults.borrow().forgotten > forgotten_before {
-            if faults.borrow().resets_forgotten {
-                phase.send_replace(ConnectionPhase::Lost);
-                return;
-            }
-            continue;
-        }
         let _ = faults.wait_for(|faults| !faults.blocked[toward as usize]).await;
         // Read before an effect counts as triggered.
         let deliveries = faults.borrow().deliveries;
@@ -462,11 +434,6 @@ async fn deliver_all(
                 phase.send_replace(ConnectionPhase::LogOut);
                 bytes.splice(0..0, RESET.iter().copied());
             }
-        }
-        let rate = faults.borrow().rate.filter(|_| toward == Toward::Client);
-        if let Some(rate) = rate {
-            let bytes = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-            sleep(Duration::from_secs(1) * bytes / rate).await;
         }
         let written = to.write_all(&bytes).await;
         if is_cut {

@@ -21,9 +21,11 @@ struct Entry {
     expires: Option<u64>,
 }
 
+type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
+
 enum Value {
     Text(Vec<u8>),
-    Hash(BTreeMap<Vec<u8>, Vec<u8>>),
+    Hash(Fields),
     /// In the order of the scores.
     Sorted(Vec<(f64, Vec<u8>)>),
 }
@@ -118,7 +120,7 @@ impl Data {
         }
     }
 
-    fn hash(&self, key: &[u8]) -> Result<Option<&BTreeMap<Vec<u8>, Vec<u8>>>, Reply> {
+    fn hash(&self, key: &[u8]) -> Result<Option<&Fields>, Reply> {
         match self.keys.get(key).map(|entry| &entry.value) {
             Some(Value::Hash(fields)) => Ok(Some(fields)),
             None => Ok(None),

@@ -15,5 +15,5 @@ mod reply;
 mod seeds;
 mod server;
 
-pub use network::{Faults, Simulation};
-pub use seeds::for_each_seed;
+pub use network::{Faults, RequestFault, Simulation};
+pub use seeds::{assert_repeats, for_each_seed};

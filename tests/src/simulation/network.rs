@@ -21,6 +21,12 @@ use super::server::{Id, Server};
 /// 2026-01-01, in microseconds since 1970.
 const START: u64 = 1_767_225_600_000_000;
 
+/// Longer than a test.
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The interval at which a client that is cut off is tried again.
+const STEP: Duration = Duration::from_millis(5);
+
 /// How often something fails: once in so many writes of a client; 0 for never.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Faults {
@@ -32,12 +38,25 @@ pub struct Faults {
     pub half_open: u32,
     /// The request, or its reply, is late by up to two seconds.
     pub late: u32,
-    /// The server is restarted, with its data and without its scripts, and is down for up to a second.
+    /// The server is restarted, without its scripts, and is down for up to a second.
     pub restarts: u32,
+    /// A restart loses the data.
+    pub forgets: bool,
     /// The server stands still for up to two seconds.
     pub pauses: u32,
     /// The client is cut off from the server for up to three seconds.
     pub partitions: u32,
+}
+
+/// What happens to one request.
+#[derive(Debug, Clone, Copy)]
+pub enum RequestFault {
+    /// The connection ends before it has arrived.
+    Cut,
+    /// The connection ends after it has run.
+    LostReply,
+    /// It arrives when the test [says so](Simulation::deliver), also if its client has closed the connection.
+    HeldBack,
 }
 
 /// A server, and the network to it. Cheap to clone.
@@ -63,11 +82,20 @@ struct World {
     down_until: Instant,
     /// Until then, these clients can not reach the server.
     cut_off: BTreeMap<String, Instant>,
+    /// Clients whose replies are held back.
+    silent: BTreeSet<String>,
+    /// How much longer each way takes.
+    longer: Duration,
     /// Clients whose connections are half open from now on.
     gone: BTreeSet<String>,
     /// What has happened, as a number.
     trace: u64,
-    requests: u64,
+    planned: Vec<(String, RequestFault)>,
+    failed: usize,
+    /// Requests that are held back, and those of the same connections behind them.
+    held: Vec<(Id, Vec<Vec<Vec<u8>>>)>,
+    /// Bytes per second.
+    rate: Option<u32>,
     /// Whether the requests are printed.
     shows: bool,
 }
@@ -87,6 +115,10 @@ struct Connection {
     /// When the last bytes arrive: bytes do not overtake each other.
     last: Instant,
     is_half_open: bool,
+    /// The next request ends it.
+    is_reset: bool,
+    /// Replies that were held back.
+    held_back: Vec<Vec<u8>>,
 }
 
 impl Simulation {
@@ -112,9 +144,14 @@ impl Simulation {
             paused_until: now,
             down_until: now,
             cut_off: BTreeMap::new(),
+            silent: BTreeSet::new(),
+            longer: Duration::ZERO,
             gone: BTreeSet::new(),
             trace: seed,
-            requests: 0,
+            planned: Vec::new(),
+            failed: 0,
+            held: Vec::new(),
+            rate: None,
             shows: std::env::var_os("LOCK_SEED").is_some(),
         };
         let simulation = Self(Arc::new(Mutex::new(world)));
@@ -128,6 +165,7 @@ impl Simulation {
     }
 
     /// The URL of a client with this name.
+    #[must_use]
     pub fn url(&self, client: &str) -> String {
         format!("redis://{client}")
     }
@@ -138,60 +176,150 @@ impl Simulation {
     }
 
     /// The keys that exist.
+    #[must_use]
     pub fn keys(&self) -> Vec<String> {
         let world = lock(&self.0);
         world.set_time();
         world.server.keys()
     }
 
-    /// The reply to a command, at once.
-    pub fn ask(&self, command: &[&str]) -> String {
+    /// Whether a key exists.
+    #[must_use]
+    pub fn exists(&self, key: &str) -> bool {
+        self.keys().iter().any(|it| it == key)
+    }
+
+    /// The time after which a key expires, in milliseconds; -2 if it does not exist.
+    #[must_use]
+    pub fn pttl(&self, key: &str) -> i64 {
+        let Reply::Integer(left) = self.ask(&["PTTL", key]) else { panic!("no number") };
+        left
+    }
+
+    /// Another client takes a key by force.
+    pub fn set(&self, key: &str, value: &str, lease: Duration) {
+        self.ask(&["SET", key, value, "PX", &lease.as_millis().to_string()]);
+    }
+
+    fn ask(&self, command: &[&str]) -> Reply {
         let mut world = lock(&self.0);
         world.set_time();
         let command: Vec<_> = command.iter().map(|word| word.as_bytes().to_vec()).collect();
-        format!("{:?}", world.server.execute(0, &command))
+        world.server.execute(0, &command).remove(0)
     }
 
-    /// The number of requests that have run.
-    pub fn requests(&self) -> u64 {
-        lock(&self.0).requests
+    /// How often the server has run a command, also in scripts.
+    #[must_use]
+    pub fn calls(&self, command: &str) -> u64 {
+        lock(&self.0).server.calls(command)
     }
 
     /// A number that differs if anything has happened in another order or at another time.
+    #[must_use]
     pub fn trace(&self) -> u64 {
         lock(&self.0).trace
     }
 
     /// A random number below a limit.
+    #[must_use]
     pub fn random(&self, limit: u64) -> u64 {
         lock(&self.0).random.u64(..limit)
     }
 
+    /// What happens to the next request with this command. Those in which clients say who they are do not count.
+    pub fn fail_next(&self, command: &str, fault: RequestFault) {
+        lock(&self.0).planned.push((command.to_owned(), fault));
+    }
+
+    /// How many of the planned faults have happened.
+    #[must_use]
+    pub fn failed(&self) -> usize {
+        lock(&self.0).failed
+    }
+
+    /// Runs the requests that were held back.
+    pub fn deliver(&self) {
+        let mut world = lock(&self.0);
+        for (id, requests) in std::mem::take(&mut world.held) {
+            for request in &requests {
+                world.answer(id, request);
+            }
+        }
+    }
+
+    /// At most so many bytes of replies to each connection arrive in a second.
+    pub fn limit_replies(&self, bytes: u32) {
+        lock(&self.0).rate = Some(bytes);
+    }
+
+    /// The numbers of the open connections.
+    #[must_use]
+    pub fn connections(&self) -> Vec<usize> {
+        lock(&self.0).connections.keys().copied().collect()
+    }
+
+    /// Each request and each reply takes this much longer from now on.
+    pub fn delay(&self, by: Duration) {
+        lock(&self.0).longer = by;
+    }
+
+    /// Until [`heal`](Self::heal), the client and the server can not reach each other. What the client sends meanwhile arrives
+    /// then, unless it has closed the connection.
+    pub fn cut_off(&self, client: &str) {
+        let end = Instant::now() + DAY;
+        lock(&self.0).cut_off.insert(client.to_owned(), end);
+    }
+
+    /// Until [`heal`](Self::heal), requests of the client run, and their replies are held back.
+    pub fn hold_replies(&self, client: &str) {
+        lock(&self.0).silent.insert(client.to_owned());
+    }
+
+    /// Everything arrives again, and what was held back arrives now.
+    pub fn heal(&self) {
+        let mut world = lock(&self.0);
+        world.cut_off.clear();
+        world.silent.clear();
+        (world.longer, world.rate) = (Duration::ZERO, None);
+        let now = Instant::now();
+        for connection in world.connections.values_mut() {
+            for bytes in std::mem::take(&mut connection.held_back) {
+                let _ = connection.to_client.send((now, bytes));
+            }
+        }
+    }
+
+    /// Nothing arrives any more over the connections that this client has now, as after a firewall has forgotten them. It may
+    /// reset them at the next request.
+    pub fn forget_connections(&self, client: &str, is_reset: bool) {
+        let mut world = lock(&self.0);
+        for connection in world.connections.values_mut().filter(|it| it.client == client) {
+            (connection.is_half_open, connection.is_reset) = (!is_reset, is_reset);
+        }
+    }
+
     /// Nothing of this client arrives any more, as if its host had lost its power.
     pub fn remove(&self, client: &str) {
-        let mut world = lock(&self.0);
-        world.gone.insert(client.to_owned());
-        for connection in world.connections.values_mut().filter(|it| it.client == client) {
-            connection.is_half_open = true;
-        }
+        lock(&self.0).gone.insert(client.to_owned());
+        self.forget_connections(client, false);
     }
 
     async fn connect(self, client: String) -> io::Result<Box<dyn TestSocket>> {
         let wait = lock(&self.0).delay();
         sleep(wait).await;
-        if lock(&self.0).is_cut_off(&client) {
-            return std::future::pending().await;
+        while lock(&self.0).is_cut_off(&client) {
+            sleep(STEP).await;
         }
         let (to_client, replies) = unbounded_channel();
         let (to_server, written) = unbounded_channel();
         let id = lock(&self.0).accept(client, to_client)?;
-        tokio::spawn(self.clone().deliver(id, written));
+        tokio::spawn(self.clone().serve(id, written));
         let (last, next, rest) = (Instant::now(), None, Vec::new());
         Ok(Box::new(Socket { id, simulation: self, to_server, last, replies, next, rest }))
     }
 
     /// Delivers what a client writes, and the end of its socket, to the server.
-    async fn deliver(self, id: Id, mut written: UnboundedReceiver<(Instant, Vec<u8>)>) {
+    async fn serve(self, id: Id, mut written: UnboundedReceiver<(Instant, Vec<u8>)>) {
         while let Some((at, bytes)) = written.recv().await {
             let was_cut_off = self.reach(id, at).await;
             // A socket that is closed does not send again what was lost.
@@ -215,6 +343,8 @@ impl Simulation {
             let reached = reached.filter(|end| Instant::now() < *end);
             was_cut_off |= reached.is_some();
             let pause = Some(world.paused_until).filter(|end| Instant::now() < *end);
+            // It may be reached earlier.
+            let reached = reached.map(|end| end.min(Instant::now() + STEP));
             at = reached.max(pause);
         }
         was_cut_off
@@ -225,7 +355,8 @@ impl World {
     /// A short time on the way.
     fn delay(&mut self) -> Duration {
         let late = self.happens(self.faults.late);
-        Duration::from_micros(self.random.u64(50..500))
+        self.longer
+            + Duration::from_micros(self.random.u64(50..500))
             + if late { Duration::from_millis(self.random.u64(..2_000)) } else { Duration::ZERO }
     }
 
@@ -264,8 +395,15 @@ impl World {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
         self.last += 1;
-        let (received, last, is_half_open) = (Vec::new(), now, false);
-        let connection = Connection { client, received, to_client, last, is_half_open };
+        let connection = Connection {
+            client,
+            received: Vec::new(),
+            to_client,
+            last: now,
+            is_half_open: false,
+            is_reset: false,
+            held_back: Vec::new(),
+        };
         self.connections.insert(self.last, connection);
         Ok(self.last)
     }
@@ -279,6 +417,9 @@ impl World {
         let Some(connection) = self.connections.get_mut(&id).filter(|it| !it.is_half_open) else {
             return;
         };
+        if connection.is_reset {
+            return self.disconnect(id);
+        }
         connection.received.extend(bytes);
         let requests = take_requests(&mut connection.received);
         // One fault at most for what was written at once: the scripts that a new connection loads are many requests.
@@ -289,7 +430,7 @@ impl World {
             {
                 match fault {
                     Fault::Restart => {
-                        self.server.restart(true);
+                        self.server.restart(!self.faults.forgets);
                         self.connections.clear();
                     }
                     Fault::HalfOpen => {
@@ -304,13 +445,40 @@ impl World {
                 return;
             }
             before = before.saturating_sub(1);
-            for reply in self.run(id, &request) {
-                self.send(id, &reply);
+            if let Some((_, held)) = self.held.iter_mut().find(|(held, _)| *held == id) {
+                held.push(request);
+                continue;
             }
-            for (id, message) in self.server.take_messages() {
-                self.send(id, &message);
+            match self.planned_for(&request) {
+                None => self.answer(id, &request),
+                Some(RequestFault::HeldBack) => self.held.push((id, vec![request])),
+                Some(RequestFault::LostReply) => {
+                    self.run(id, &request);
+                    return self.disconnect(id);
+                }
+                Some(RequestFault::Cut) => return self.disconnect(id),
             }
         }
+    }
+
+    fn answer(&mut self, id: Id, request: &[Vec<u8>]) {
+        for reply in self.run(id, request) {
+            self.send(id, &reply);
+        }
+        for (id, message) in self.server.take_messages() {
+            self.send(id, &message);
+        }
+    }
+
+    /// The fault that was planned for a request.
+    fn planned_for(&mut self, request: &[Vec<u8>]) -> Option<RequestFault> {
+        if request.get(1).is_some_and(|key| key.starts_with(b"lock_client:")) {
+            return None;
+        }
+        let is_meant = |(command, _): &(String, _)| command.as_bytes() == request[0];
+        let index = self.planned.iter().position(is_meant)?;
+        self.failed += 1;
+        Some(self.planned.remove(index).1)
     }
 
     /// What happens now.
@@ -337,7 +505,6 @@ impl World {
     fn run(&mut self, id: Id, request: &[Vec<u8>]) -> Vec<Reply> {
         self.set_time();
         let replies = self.server.execute(id, request);
-        self.requests += 1;
         self.note(id, request);
         if self.shows {
             eprintln!("    {replies:?}");
@@ -363,9 +530,15 @@ impl World {
         let Some(connection) = self.connections.get_mut(&id).filter(|it| !it.is_half_open) else {
             return;
         };
-        connection.last = connection.last.max(Instant::now() + delay);
         let mut bytes = Vec::new();
         reply.encode(&mut bytes);
+        let length = u32::try_from(bytes.len()).expect("short");
+        let sending =
+            self.rate.map_or(Duration::ZERO, |rate| Duration::from_secs(1) * length / rate);
+        connection.last = connection.last.max(Instant::now() + delay) + sending;
+        if self.silent.contains(&connection.client) {
+            return connection.held_back.push(bytes);
+        }
         // Without the client, nobody reads it.
         let _ = connection.to_client.send((connection.last, bytes));
     }

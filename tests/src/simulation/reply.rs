@@ -45,7 +45,9 @@ impl Reply {
             }
             Self::Array(items) | Self::Push(items) => {
                 line(to, if matches!(self, Self::Push(_)) { '>' } else { '*' }, &items.len());
-                items.iter().for_each(|item| item.encode(to));
+                for item in items {
+                    item.encode(to);
+                }
             }
             Self::Map(pairs) => {
                 line(to, '%', &pairs.len());

@@ -24,6 +24,8 @@ pub(super) struct Server {
     scripts: BTreeMap<String, Function>,
     /// The hashes of those that the server has.
     loaded: BTreeSet<String>,
+    /// How often it was restarted.
+    starts: u64,
     core: Arc<Mutex<Core>>,
 }
 
@@ -31,6 +33,8 @@ pub(super) struct Server {
 struct Core {
     data: Data,
     subscribers: BTreeMap<Vec<u8>, BTreeSet<Id>>,
+    /// How often each command was run.
+    calls: BTreeMap<String, u64>,
     /// Messages that have to be delivered.
     messages: Vec<(Id, Reply)>,
     /// What has ended the script that runs.
@@ -38,8 +42,15 @@ struct Core {
 }
 
 impl Core {
+    /// Counts a call of this command. Returns its name.
+    fn count(&mut self, command: &[u8]) -> String {
+        let name = String::from_utf8_lossy(command).to_lowercase();
+        *self.calls.entry(name.clone()).or_default() += 1;
+        name
+    }
+
     fn call(&mut self, command: &[Vec<u8>]) -> Reply {
-        let name = String::from_utf8_lossy(&command[0]).to_lowercase();
+        let name = self.count(&command[0]);
         match (&*name, &command[1..]) {
             ("publish", [channel, payload]) => {
                 let subscribers = self.subscribers.get(channel).into_iter().flatten();
@@ -65,7 +76,7 @@ impl Core {
 impl Server {
     pub(super) fn new() -> Self {
         let (lua, scripts, loaded) = (Lua::new(), BTreeMap::new(), BTreeSet::new());
-        let server = Self { lua, scripts, loaded, core: Arc::default() };
+        let server = Self { lua, scripts, loaded, starts: 0, core: Arc::default() };
         server.prepare().expect("two functions");
         server
     }
@@ -95,6 +106,7 @@ impl Server {
     /// The server was restarted, and may have lost its data.
     pub(super) fn restart(&mut self, keeps_data: bool) {
         self.loaded.clear();
+        self.starts += 1;
         let mut core = lock(&self.core);
         core.subscribers.clear();
         if !keeps_data {
@@ -109,6 +121,10 @@ impl Server {
 
     pub(super) fn keys(&self) -> Vec<String> {
         lock(&self.core).data.existing()
+    }
+
+    pub(super) fn calls(&self, command: &str) -> u64 {
+        lock(&self.core).calls.get(command).copied().unwrap_or_default()
     }
 
     /// Messages that have to be delivered.
@@ -131,15 +147,20 @@ impl Server {
             ("CLIENT", "TRACKING") => Reply::Error("ERR unknown subcommand 'TRACKING'".into()),
             ("CLIENT" | "SELECT", _) => Reply::OK,
             ("PING", _) => Reply::Status("PONG"),
-            ("INFO", _) => Reply::text(
-                "# Server\r\nredis_version:7.2.0\r\nredis_mode:standalone\r\nrole:master\r\n",
-            ),
+            ("INFO", _) => Reply::text(&format!(
+                "# Server\r\nredis_version:7.2.0\r\nredis_mode:standalone\r\nrun_id:{:040x}\r\n\
+                 # Replication\r\nrole:master\r\nconnected_slaves:0\r\nmaster_replid:{:040x}\r\n",
+                self.starts, self.starts
+            )),
             ("SCRIPT", "LOAD") => Reply::text(&self.load(&request[2])),
             ("EVAL", _) => {
                 let hash = self.load(&request[1]);
                 self.run(&hash, &request[2..])
             }
-            ("EVALSHA", _) => self.run(&String::from_utf8_lossy(&request[1]), &request[2..]),
+            ("EVALSHA", _) => {
+                lock(&self.core).count(b"evalsha");
+                self.run(&String::from_utf8_lossy(&request[1]), &request[2..])
+            }
             (change @ ("SUBSCRIBE" | "UNSUBSCRIBE"), _) => {
                 let mut core = lock(&self.core);
                 let changed = request[1..].iter().map(|channel| {
