@@ -7,32 +7,44 @@
 //!
 //! Keeps the promise that a body never outlives its lock, on machines that are suspended.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// A point on the boot-time clock, in nanoseconds since boot.
 ///
-/// It is a plain number, so that a deadline fits into an atomic, which is read before every poll.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct BootInstant(u64);
+/// It is a plain number, so that a deadline fits into an atomic, which is read before every poll. It is not zero, so that an
+/// instant that may be missing takes no more memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BootInstant(NonZeroU64);
+
+impl Default for BootInstant {
+    fn default() -> Self {
+        Self::PAST
+    }
+}
 
 impl BootInstant {
     /// The instant before all other instants. As a deadline, it has passed.
-    pub const PAST: Self = Self(0);
+    pub const PAST: Self = Self(NonZeroU64::MIN);
 
     pub fn now() -> Self {
         #[cfg(feature = "testing")]
         if let Some((anchor, passed)) = tokio_clock() {
             return anchor.boot.after(passed);
         }
-        Self(nanos_since_boot() + suspended())
+        Self::from_nanos(nanos_since_boot() + suspended())
     }
 
+    /// Zero is [`PAST`](Self::PAST) as well.
     pub const fn from_nanos(nanos: u64) -> Self {
-        Self(nanos)
+        match NonZeroU64::new(nanos) {
+            Some(nanos) => Self(nanos),
+            None => Self::PAST,
+        }
     }
 
     pub const fn as_nanos(self) -> u64 {
-        self.0
+        self.0.get()
     }
 
     /// The instant that is `by` later, or the last representable instant.
@@ -49,12 +61,12 @@ impl BootInstant {
 
     /// The last multiple of `step` that is not after this instant.
     pub fn before_grid(self, step: Duration) -> Self {
-        Self(self.0 - self.0 % nanos(step).max(1))
+        Self::from_nanos(self.as_nanos() - self.as_nanos() % nanos(step).max(1))
     }
 
     /// The time since `earlier`, or zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.as_nanos().saturating_sub(earlier.as_nanos()))
     }
 }
 
@@ -86,7 +98,7 @@ pub fn follow_tokio() {
 #[cfg(feature = "testing")]
 pub fn follow_tokio_from(unix: Duration) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-        anchor(runtime.id(), BootInstant(nanos(Duration::from_secs(1))), unix);
+        anchor(runtime.id(), BootInstant::from_nanos(nanos(Duration::from_secs(1))), unix);
     }
 }
 
@@ -190,8 +202,7 @@ fn nanos_since_boot() -> u64 {
     let now = rustix::time::clock_gettime(CLOCK);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     let fraction = u64::try_from(now.tv_nsec).unwrap_or(0);
-    // Zero is `PAST`, so no reading may be zero.
-    (seconds * 1_000_000_000 + fraction).max(1)
+    seconds * 1_000_000_000 + fraction
 }
 
 #[cfg(all(not(unix), not(lock_shuttle)))]
@@ -201,7 +212,7 @@ fn nanos_since_boot() -> u64 {
 
     // On Windows, `Instant` continues during a suspend.
     static START: OnceLock<Instant> = OnceLock::new();
-    nanos(START.get_or_init(Instant::now).elapsed()).max(1)
+    nanos(START.get_or_init(Instant::now).elapsed())
 }
 
 #[cfg(test)]
@@ -214,7 +225,7 @@ mod tests {
         let later = start.after(Duration::from_millis(5));
         assert_eq!(later.since(start), Duration::from_millis(5));
         assert_eq!(start.since(later), Duration::ZERO);
-        assert_eq!(later.before_grid(Duration::from_millis(1)).0 % 1_000_000, 0);
+        assert_eq!(later.before_grid(Duration::from_millis(1)).as_nanos() % 1_000_000, 0);
         assert!(
             later.since(later.before_grid(Duration::from_millis(1))) < Duration::from_millis(1)
         );

@@ -20,13 +20,16 @@ impl<H: HandedOff> LocalQueues<H> {
         let mut state = self.lock();
         let is_closed = state.closed;
         let queue = state.by_key.get_mut(key);
-        let queue =
-            queue.filter(|queue| !is_closed && !queue.linger.is_wanted && queue.waiters.is_empty());
+        let queue = queue.filter(|queue| {
+            let contest = queue.contest();
+            !is_closed && !contest.linger.is_wanted && contest.waiters.is_empty()
+        });
         let Some(queue) = queue else { return Err(handoff) };
         queue.grant = 0;
-        queue.offer = Some(Offered::Handoff(handoff));
-        queue.linger.until = Some(until);
-        let begins = !std::mem::replace(&mut queue.linger.is_watched, true);
+        let contest = queue.contest_mut();
+        contest.offer = Some(Offered::Handoff(handoff));
+        contest.linger.until = Some(until);
+        let begins = !std::mem::replace(&mut contest.linger.is_watched, true);
         let is_new = !std::mem::replace(&mut queue.is_listed, true);
         let _before = queue.take_holder();
         self.lingering.fetch_add(1, Ordering::Relaxed);
@@ -45,7 +48,8 @@ impl<H: HandedOff> LocalQueues<H> {
         let key = self.key(key);
         let mut state = self.lock();
         let queue = state.by_key.get_mut(&key)?;
-        (queue.linger.is_wanted, queue.linger.is_watched) = (true, false);
+        let linger = &mut queue.contest_mut().linger;
+        (linger.is_wanted, linger.is_watched) = (true, false);
         self.take_lingering(queue)
     }
 
@@ -53,7 +57,7 @@ impl<H: HandedOff> LocalQueues<H> {
     pub(crate) fn unwatched(&self, key: &Arc<str>) {
         let key = self.key(key);
         if let Some(queue) = self.lock().by_key.get_mut(&key) {
-            queue.linger.is_watched = false;
+            queue.unwatch();
         }
     }
 
@@ -77,7 +81,7 @@ impl<H: HandedOff> LocalQueues<H> {
     pub(crate) fn end_all_lingering(&self) -> Vec<H> {
         let mut state = self.lock();
         let taken = state.by_key.values_mut().filter_map(|queue| {
-            queue.linger.is_watched = false;
+            queue.unwatch();
             self.take_lingering(queue)
         });
         taken.collect()
@@ -90,12 +94,13 @@ impl<H: HandedOff> LocalQueues<H> {
 
     /// Withdraws the offer of a lock that lingers.
     pub(super) fn take_lingering(&self, queue: &mut LocalQueue<H>) -> Option<H> {
-        queue.linger.until?;
+        queue.contest().linger.until?;
         self.lingers_no_longer(queue);
-        match queue.offer.take() {
+        let contest = queue.contest_mut();
+        match contest.offer.take() {
             Some(Offered::Handoff(handoff)) => Some(handoff),
             other => {
-                queue.offer = other;
+                contest.offer = other;
                 None
             }
         }
@@ -103,7 +108,7 @@ impl<H: HandedOff> LocalQueues<H> {
 
     /// The lock on offer does not linger any more.
     pub(super) fn lingers_no_longer(&self, queue: &mut LocalQueue<H>) {
-        if queue.linger.until.take().is_some() {
+        if queue.take_linger().is_some() {
             self.lingering.fetch_sub(1, Ordering::Relaxed);
         }
     }

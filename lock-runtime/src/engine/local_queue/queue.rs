@@ -121,11 +121,39 @@ pub(super) struct Linger {
     pub(super) is_wanted: bool,
 }
 
+/// What a queue needs only when a second call comes, or while its lock lingers.
+#[derive(Debug)]
+pub(super) struct Contest<H> {
+    pub(super) waiters: Waiters,
+    /// The current offer, which the first waiter that is polled may take. Only while there are
+    /// waiters, or while a lock lingers.
+    pub(super) offer: Option<Offered<H>>,
+    pub(super) linger: Linger,
+    /// The number of offers so far.
+    offers: u64,
+    /// The value of `offers` at the last check.
+    offers_at_check: u64,
+    /// The number of waiters to wake for the current offer.
+    pub(super) woken: usize,
+}
+
+impl<H: 'static> Contest<H> {
+    const NEW: Self = Self {
+        waiters: Waiters::NEW,
+        offer: None,
+        linger: Linger { until: None, is_watched: false, is_wanted: false },
+        offers: 0,
+        offers_at_check: 0,
+        woken: 1,
+    };
+    const NONE: &Self = &Self::NEW;
+}
+
 /// The queue of one key.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one independent fact")]
 pub(super) struct LocalQueue<H: HandedOff> {
-    pub(super) waiters: Waiters,
+    contest: Option<Box<Contest<H>>>,
     /// The last known status of the key, from which the error of callers that give up is made.
     pub(super) status: KeyStatus,
     /// What the last holder of the permit has left to the next one.
@@ -145,18 +173,8 @@ pub(super) struct LocalQueue<H: HandedOff> {
     pub(super) is_one_side: bool,
     /// Whether the holder was ready at the last patrol.
     pub(super) was_ready: bool,
-    /// The current offer, which the first waiter that is polled may take. Only while there are
-    /// waiters, or while a lock lingers.
-    pub(super) offer: Option<Offered<H>>,
-    pub(super) linger: Linger,
-    /// The number of offers so far.
-    offers: u64,
-    /// The value of `offers` at the last check.
-    offers_at_check: u64,
     /// The number of the last check.
     pub(super) check: u64,
-    /// The number of waiters to wake for the current offer.
-    pub(super) woken: usize,
     /// Whether the key is in the list of keys to check.
     pub(super) is_listed: bool,
     /// Whether the key is in the list of keys to patrol.
@@ -166,7 +184,7 @@ pub(super) struct LocalQueue<H: HandedOff> {
 impl<H: HandedOff> LocalQueue<H> {
     pub(super) fn new(grant: u64) -> Self {
         Self {
-            waiters: Waiters::default(),
+            contest: None,
             status: KeyStatus::Acquiring(BootInstant::now()),
             left: None,
             grant,
@@ -176,12 +194,7 @@ impl<H: HandedOff> LocalQueue<H> {
             is_own: false,
             is_one_side: false,
             was_ready: false,
-            offer: None,
-            linger: Linger::default(),
-            offers: 0,
-            offers_at_check: 0,
             check: 0,
-            woken: 1,
             is_listed: false,
             is_patrolled: false,
         }
@@ -192,15 +205,43 @@ impl<H: HandedOff> LocalQueue<H> {
         Self { is_own: true, ..Self::new(grant) }
     }
 
+    /// For reading. A queue without a contest has no waiters and no offer.
+    pub(super) fn contest(&self) -> &Contest<H> {
+        self.contest.as_deref().unwrap_or(Contest::NONE)
+    }
+
+    /// For changes. Allocates the contest if there is none.
+    pub(super) fn contest_mut(&mut self) -> &mut Contest<H> {
+        self.contest.get_or_insert_with(|| Box::new(Contest::NEW))
+    }
+
+    /// The store does not report other processes that begin to wait.
+    pub(super) fn unwatch(&mut self) {
+        if let Some(contest) = &mut self.contest {
+            contest.linger.is_watched = false;
+        }
+    }
+
+    /// Removes and wakes all waiters, and withdraws the offer. Returns the number of waiters, and the offer.
+    pub(super) fn end_contest(&mut self, wakers: &mut Wakers) -> (usize, Option<Offered<H>>) {
+        let Some(contest) = &mut self.contest else { return (0, None) };
+        (contest.waiters.clear(wakers), contest.offer.take())
+    }
+
+    /// Ends the lingering. Returns until when the lock would have lingered.
+    pub(super) fn take_linger(&mut self) -> Option<BootInstant> {
+        self.contest.as_mut()?.linger.until.take()
+    }
+
     /// Whether a registered holder has to be patrolled, because other callers want the key.
     pub(super) fn has_holder(&self, closed: bool) -> bool {
-        let is_wanted = self.waiters.awake > 0 || self.asked;
+        let is_wanted = self.contest().waiters.awake > 0 || self.asked;
         self.holder.is_some() && (is_wanted || self.is_quiet() || closed)
     }
 
     /// Whether no call is known to wait behind the holder, but one may.
     pub(super) fn is_quiet(&self) -> bool {
-        self.is_own || self.is_one_side && self.waiters.awake == 0 && !self.asked
+        self.is_own || self.is_one_side && self.contest().waiters.awake == 0 && !self.asked
     }
 
     /// Whether other callers want the key, and the future of its holder is ready.
@@ -220,19 +261,20 @@ impl<H: HandedOff> LocalQueue<H> {
         if was_held && matches!(offer, Offered::Permit) {
             self.status = KeyStatus::Acquiring(BootInstant::now());
         }
-        if matches!(offer, Offered::Permit) {
-            self.linger = Linger::default();
-        }
         self.grant = 0;
-        self.offer = Some(offer);
-        self.offers += 1;
-        self.woken = if self.waiters.stalled.is_empty() { 1 } else { 2 };
-        self.waiters.wake(self.woken, wakers);
+        let contest = self.contest_mut();
+        if matches!(offer, Offered::Permit) {
+            contest.linger = Linger::default();
+        }
+        contest.offer = Some(offer);
+        contest.offers += 1;
+        contest.woken = if contest.waiters.stalled.is_empty() { 1 } else { 2 };
+        contest.waiters.wake(contest.woken, wakers);
     }
 
     /// Takes the current offer, as the next grant.
     pub(super) fn take(&mut self, grants: &mut u64) -> Option<Offered<H>> {
-        let mut offer = self.offer.take()?;
+        let mut offer = self.contest.as_mut()?.offer.take()?;
         *grants += 1;
         self.grant = *grants;
         if let Offered::Handoff(handoff) = &mut offer {
@@ -245,33 +287,35 @@ impl<H: HandedOff> LocalQueue<H> {
     /// Checks the current offer. If it is the same as at the last check, more waiters are woken.
     /// Returns a lock that no waiter takes.
     pub(super) fn check_offer(&mut self, wakers: &mut Wakers) -> Option<Offered<H>> {
-        if self.offers_at_check == self.offers {
-            self.waiters.stall();
-            self.woken = (self.woken * 2).min(MOST_WOKEN);
-            self.waiters.wake(self.woken, wakers);
+        let contest = self.contest_mut();
+        if contest.offers_at_check == contest.offers {
+            contest.waiters.stall();
+            contest.woken = (contest.woken * 2).min(MOST_WOKEN);
+            contest.waiters.wake(contest.woken, wakers);
         }
-        self.offers_at_check = self.offers;
+        contest.offers_at_check = contest.offers;
         self.take_unwanted()
     }
 
     /// Withdraws an offer that no waiter can take. A permit remains on offer for stalled waiters; a
     /// lock does not.
     pub(super) fn take_unwanted(&mut self) -> Option<Offered<H>> {
-        let is_lock = matches!(self.offer, Some(Offered::Handoff(_)));
-        let unwanted = self.waiters.is_empty() || is_lock && self.waiters.awake == 0;
-        self.offer.take_if(|_| unwanted)
+        let contest = self.contest.as_mut()?;
+        let is_lock = matches!(contest.offer, Some(Offered::Handoff(_)));
+        let unwanted = contest.waiters.is_empty() || is_lock && contest.waiters.awake == 0;
+        contest.offer.take_if(|_| unwanted)
     }
 
     /// Takes what was left to the next call for permits, if none is awake to use it: others could have the
     /// permits.
     pub(super) fn take_unwanted_left(&mut self, key: &HashedKey) -> Option<Box<H::ToNext>> {
-        let is_unwanted = self.offer.is_some() && self.waiters.awake == 0;
+        let is_unwanted = self.contest().offer.is_some() && self.contest().waiters.awake == 0;
         self.left.take_if(|_| key.own == PERMITS && is_unwanted)
     }
 }
 
 /// The waiters of one key, in FIFO order.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Waiters {
     /// The slots by number. Waiters that leave or are stalled leave empty slots, which are removed
     /// in bulk.
@@ -297,6 +341,9 @@ pub(super) struct WaiterSlot {
 pub(super) const EMPTY_SLOTS: usize = 64;
 
 impl Waiters {
+    const NEW: Self =
+        Self { slots: VecDeque::new(), last_number: 0, awake: 0, stalled: BTreeSet::new() };
+
     /// The number of waiters.
     pub(super) fn count(&self) -> usize {
         self.awake + self.stalled.len()

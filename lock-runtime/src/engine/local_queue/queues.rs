@@ -169,10 +169,11 @@ impl<H: HandedOff> LocalQueues<H> {
             self.closed.store(true, Ordering::Relaxed);
             let mut held = Vec::new();
             for (key, queue) in &mut state.by_key {
-                self.queued.fetch_sub(queue.waiters.clear(&mut wakers), Ordering::Relaxed);
+                let (waiters, offer) = queue.end_contest(&mut wakers);
+                self.queued.fetch_sub(waiters, Ordering::Relaxed);
                 left.extend(queue.left.take());
                 self.lingers_no_longer(queue);
-                unwanted.extend(queue.offer.take().map(|offer| (key.clone(), offer)));
+                unwanted.extend(offer.map(|offer| (key.clone(), offer)));
                 held.extend(queue.holder.is_some().then(|| key.clone()));
             }
             for key in &held {
@@ -217,8 +218,9 @@ impl<H: HandedOff> LocalQueues<H> {
         let (state, mut waiting) = (self.lock(), Vec::new());
         // Callers need these queues, so what takes longer is left to others.
         for (key, queue) in &state.by_key {
-            let first = !matches!(queue.status, KeyStatus::HeldHere(_)) && queue.offer.is_none();
-            let count = queue.waiters.count() + usize::from(first);
+            let first =
+                !matches!(queue.status, KeyStatus::HeldHere(_)) && queue.contest().offer.is_none();
+            let count = queue.contest().waiters.count() + usize::from(first);
             if count > 0 && only.is_none_or(|only| *key.name == *only) {
                 waiting.push((Arc::clone(&key.name), count));
             }
@@ -249,7 +251,7 @@ impl<H: HandedOff> LocalQueues<H> {
     pub(super) fn offer(&self, key: &HashedKey, handoff: H) -> Result<(), H> {
         let (mut wakers, mut state) = (Wakers::default(), self.lock());
         let _before = match state.by_key.get_mut(key) {
-            Some(queue) if queue.waiters.awake > 0 => {
+            Some(queue) if queue.contest().waiters.awake > 0 => {
                 queue.offer(Offered::Handoff(handoff), &mut wakers);
                 queue.take_holder()
             }
@@ -277,7 +279,7 @@ impl<H: HandedOff> LocalQueues<H> {
         let Some(queue) = state.by_key.get_mut(key) else { return };
         // Dropping these values may call the queues again, so they are dropped after the unlock.
         let (_before, _queue, _left);
-        if queue.waiters.is_empty() {
+        if queue.contest().waiters.is_empty() {
             let Queues { by_key, peak, .. } = &mut *state;
             let before = by_key.len();
             _queue = by_key.remove(key);
