@@ -1,9 +1,10 @@
 # The scripts source this file. It says how the project is built and tested, installs programs with the package manager of the
 # system and parts of Rust with rustup, and prints what took how long.
 
-# The arguments of all builds of the whole project. Commands with the same packages and features share what they build. With the
-# feature `testing` of lock-runtime, which lock-tests selects, the clock can follow that of a test.
-all_packages=(--locked --workspace --features lock-runtime/sqlx,lockctl/etcd,lockctl/postgres,lockctl/serve,lockctl/tui)
+# The arguments of all builds of the whole project. Commands with the same packages and features share what they build. For the
+# simulated network, the library can follow the clock of a test.
+features=lock-runtime/sqlx,lockctl/etcd,lockctl/postgres,lockctl/serve,lockctl/tui
+all_packages=(--locked --workspace --features "$features,lock-tests/simulation")
 
 # Nothing but the changed packages is built again, so what would make their next build faster only takes time and space.
 export CARGO_INCREMENTAL=0

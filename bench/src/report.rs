@@ -94,9 +94,9 @@ fn remarks(
     }
     let metric = results.main_metric();
     let lead = results.lead(shape, "ours", metric).filter(|_| metric.unit != Unit::Share);
-    if let Some((peer, lead)) = lead {
+    if let Some(lead) = lead {
         let what = if metric == GRANTS { "grants" } else { metric.name };
-        lines.push(format!("Ours against the best peer, {peer}, in {what}: {lead:.2} ×."));
+        lines.push(format!("Ours against the best peer in {what}: {lead}."));
     }
     if lines.is_empty() {
         return Ok(());

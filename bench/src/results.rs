@@ -1,6 +1,7 @@
 //! The measurements of all workloads.
 
 use std::collections::HashMap;
+use std::fmt;
 
 use crate::contestant::{self, Contestant, Role};
 use crate::figures::median;
@@ -63,6 +64,22 @@ impl Measurement {
         if let Some(nanos) = nanos {
             self.set(metric, nanos as f64);
         }
+    }
+}
+
+/// By what factor a contestant is better than another one: the median of the ratios of the same rounds, because the speed of a
+/// machine changes from round to round.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Lead {
+    pub(crate) over: &'static str,
+    pub(crate) times: f64,
+    lowest: f64,
+    highest: f64,
+}
+
+impl fmt::Display for Lead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.2} × {} ({:.2}–{:.2})", self.times, self.over, self.lowest, self.highest)
     }
 }
 
@@ -152,47 +169,40 @@ impl Results {
         notes
     }
 
-    /// The best contestant of a role, among those whose figures count.
-    fn best(&self, role: Role, shape: &str, metric: Metric) -> Option<(&'static str, f64)> {
-        let all = self.contestants(shape).into_iter().filter(|one| one.role == role);
-        let figures =
-            all.filter_map(|one| Some((one.name, self.counted(shape, one.name, metric)?)));
-        figures.reduce(|best, next| {
-            let is_better = if metric.rises() { next.1 > best.1 } else { next.1 < best.1 };
-            if is_better { next } else { best }
-        })
-    }
-
-    /// The factor by which `ours` is better than the best peer, and the name of that peer.
-    pub(crate) fn lead(
-        &self,
-        shape: &str,
-        ours: &str,
-        metric: Metric,
-    ) -> Option<(&'static str, f64)> {
+    /// The comparison of `ours` with the peer that comes closest.
+    pub(crate) fn lead(&self, shape: &str, ours: &str, metric: Metric) -> Option<Lead> {
         self.against(Role::Peer, shape, ours, metric)
     }
 
     /// The same for the limit.
-    pub(crate) fn share_of_limit(
-        &self,
-        shape: &str,
-        ours: &str,
-        metric: Metric,
-    ) -> Option<(&'static str, f64)> {
+    pub(crate) fn share_of_limit(&self, shape: &str, ours: &str, metric: Metric) -> Option<Lead> {
         self.against(Role::Limit, shape, ours, metric)
     }
 
-    fn against(
-        &self,
-        role: Role,
-        shape: &str,
-        ours: &str,
-        metric: Metric,
-    ) -> Option<(&'static str, f64)> {
-        let (name, best) = self.best(role, shape, metric)?;
-        let ours = self.counted(shape, ours, metric)?;
-        Some((name, if metric.rises() { ours / best } else { best / ours }))
+    fn against(&self, role: Role, shape: &str, ours: &str, metric: Metric) -> Option<Lead> {
+        let counts = |name| self.overlaps(shape, name) == 0;
+        let others = self.contestants(shape).into_iter();
+        let others = others.filter(|one| one.role == role && counts(one.name) && counts(ours));
+        let paired = others.filter_map(|one| {
+            let ratios = self.ratios(shape, [ours, one.name], metric);
+            let (lowest, highest) = (
+                ratios.iter().copied().reduce(f64::min)?,
+                ratios.iter().copied().reduce(f64::max)?,
+            );
+            Some(Lead { over: one.name, times: median(&ratios)?, lowest, highest })
+        });
+        paired.min_by(|one, next| one.times.total_cmp(&next.times))
+    }
+
+    /// By what factor the first of two contestants is better, in each round of both.
+    fn ratios(&self, shape: &str, [one, other]: [&str; 2], metric: Metric) -> Vec<f64> {
+        let figure = |m: &Measurement| m.figures.get(&metric).copied();
+        let pairs = self.of(shape, one).filter_map(|m| {
+            let same_round = self.of(shape, other).find(|other| other.round == m.round)?;
+            Some((figure(m)?, figure(same_round)?))
+        });
+        let better = |(one, other)| if metric.rises() { one / other } else { other / one };
+        pairs.map(better).collect()
     }
 
     /// Computes the ratio of the main figure of each contestant to that of the limit in the same
@@ -233,12 +243,15 @@ mod tests {
         results
     }
 
+    fn lead(results: &Results, metric: Metric) -> String {
+        results.lead("s", "ours", metric).expect("a peer").to_string()
+    }
+
     #[test]
     fn a_peer_with_an_overlap_is_not_the_best() {
         let (rslock, other) = (("rslock", 0, 100.0, 0), ("async-redis-lock", 0, 900.0, 1));
         let results = results(&[GRANTS], &[rslock, other, ("ours", 0, 200.0, 0)]);
-        assert_eq!(results.best(Role::Peer, "s", GRANTS), Some(("rslock", 100.0)));
-        assert_eq!(results.lead("s", "ours", GRANTS), Some(("rslock", 2.0)));
+        assert_eq!(lead(&results, GRANTS), "2.00 × rslock (2.00–2.00)");
     }
 
     #[test]
@@ -252,15 +265,26 @@ mod tests {
     fn the_best_time_is_the_shortest() {
         let (rslock, other) = (("rslock", 0, 100.0, 0), ("async-redis-lock", 0, 50.0, 0));
         let results = results(&[DRAIN], &[rslock, other, ("ours", 0, 10.0, 0)]);
-        assert_eq!(results.lead("s", "ours", DRAIN), Some(("async-redis-lock", 5.0)));
+        assert_eq!(lead(&results, DRAIN), "5.00 × async-redis-lock (5.00–5.00)");
     }
 
     #[test]
     fn a_limit_is_no_peer() {
         let (peer, limit) = (("rslock", 0, 100.0, 0), ("raw", 0, 400.0, 0));
         let results = results(&[GRANTS], &[peer, limit, ("ours", 0, 200.0, 0)]);
-        assert_eq!(results.lead("s", "ours", GRANTS), Some(("rslock", 2.0)));
-        assert_eq!(results.share_of_limit("s", "ours", GRANTS), Some(("raw", 0.5)));
+        assert_eq!(lead(&results, GRANTS), "2.00 × rslock (2.00–2.00)");
+        let share = results.share_of_limit("s", "ours", GRANTS).expect("a limit");
+        assert_eq!(share.to_string(), "0.50 × raw (0.50–0.50)");
+    }
+
+    #[test]
+    fn the_lead_is_the_median_of_the_ratios_of_the_same_rounds() {
+        let slow = [("rslock", 0, 10.0, 0), ("ours", 0, 20.0, 0)];
+        let fast = [("rslock", 1, 100.0, 0), ("ours", 1, 110.0, 0)];
+        let alone = [("ours", 2, 900.0, 0)];
+        let all = [&slow[..], &fast, &alone, &[("async-redis-lock", 0, 9.0, 0)]].concat();
+        let results = results(&[GRANTS], &all);
+        assert_eq!(lead(&results, GRANTS), "1.55 × rslock (1.10–2.00)");
     }
 
     #[test]

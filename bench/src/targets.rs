@@ -334,9 +334,10 @@ impl Figure {
         let (wanted, measured, written, is_met) = match self.wanted {
             Leads(times) => {
                 let lead = results.and_then(|r| r.lead(self.shape, "ours", self.metric));
-                let written = lead.map(|(peer, lead)| format!("{lead:.2} × {peer}"));
+                let (written, lead) =
+                    (lead.map(|lead| lead.to_string()), lead.map(|lead| lead.times));
                 let wanted = format!("≥ {times} ×");
-                (wanted, lead.map(|(_, lead)| lead), written, lead.is_some_and(|(_, l)| l >= times))
+                (wanted, lead, written, lead.is_some_and(|lead| lead >= times))
             }
             AtLeastOf(times, other) | AtMostOf(times, other) => {
                 let values = self.counted(results).zip(self.counted_in(results, other));

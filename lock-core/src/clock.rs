@@ -78,6 +78,8 @@ struct TokioAnchor {
     tokio: tokio::time::Instant,
     boot: BootInstant,
     unix: Duration,
+    /// Whether everything in this runtime is simulated.
+    is_simulation: bool,
 }
 
 #[cfg(feature = "testing")]
@@ -91,21 +93,19 @@ pub fn follow_tokio() {
     let (Ok(runtime), None) = (tokio::runtime::Handle::try_current(), tokio_clock()) else {
         return;
     };
-    anchor(runtime.id(), BootInstant::now(), unix_time());
-}
-
-/// The same, and it is this time since 1970 now. The machine has just been started.
-#[cfg(feature = "testing")]
-pub fn follow_tokio_from(unix: Duration) {
-    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-        anchor(runtime.id(), BootInstant::from_nanos(nanos(Duration::from_secs(1))), unix);
-    }
-}
-
-#[cfg(feature = "testing")]
-fn anchor(runtime: tokio::runtime::Id, boot: BootInstant, unix: Duration) {
+    let (boot, unix, is_simulation) = (BootInstant::now(), unix_time(), false);
     let tokio = tokio::time::Instant::now();
-    ANCHOR.set(Some(TokioAnchor { runtime, tokio, boot, unix }));
+    ANCHOR.set(Some(TokioAnchor { runtime: runtime.id(), tokio, boot, unix, is_simulation }));
+}
+
+/// Like [`follow_tokio`], for a simulation: the clocks begin at this time since 1970, a second after boot, and clients of any
+/// store may be made.
+#[cfg(feature = "testing")]
+pub fn simulate(unix: Duration) {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    let (boot, is_simulation) = (BootInstant::PAST.after(Duration::from_secs(1)), true);
+    let tokio = tokio::time::Instant::now();
+    ANCHOR.set(Some(TokioAnchor { runtime: runtime.id(), tokio, boot, unix, is_simulation }));
 }
 
 /// The anchor of the current runtime, and the time that has passed since then by tokio's clock.
@@ -116,8 +116,12 @@ fn tokio_clock() -> Option<(TokioAnchor, Duration)> {
     (runtime.id() == anchor.runtime).then(|| (anchor, anchor.tokio.elapsed()))
 }
 
-/// Whether tokio's clock stands still here. A clock that runs advances between two readings.
+/// Whether tokio's clock stands still here, and time is not simulated. A clock that runs advances between two readings.
 pub fn is_paused() -> bool {
+    #[cfg(feature = "testing")]
+    if tokio_clock().is_some_and(|(anchor, _)| anchor.is_simulation) {
+        return false;
+    }
     if tokio::runtime::Handle::try_current().is_err() {
         return false;
     }
@@ -212,7 +216,8 @@ fn nanos_since_boot() -> u64 {
 
     // On Windows, `Instant` continues during a suspend.
     static START: OnceLock<Instant> = OnceLock::new();
-    nanos(START.get_or_init(Instant::now).elapsed())
+    // The first reading is not `PAST`.
+    1_000_000_000 + nanos(START.get_or_init(Instant::now).elapsed())
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ mod secrets;
 mod semaphore;
 mod server;
 mod sets;
+#[cfg(feature = "simulation")]
 mod simulated;
 mod support;
 mod tls;

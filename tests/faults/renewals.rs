@@ -27,7 +27,7 @@ async fn hold_and_release(client: &LockClient, holds: u32, time: impl Fn(u32) ->
     }
 }
 
-/// All releases are at the time of the renewal. None is sent later.
+/// All releases are at the time of the renewal. No renewal is sent later.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_releases_that_race_with_renewals_leave_no_key() {
     let server = RedisServer::start();

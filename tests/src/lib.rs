@@ -27,6 +27,7 @@ mod sentinel_process;
 mod sentinels;
 mod server;
 mod shim;
+#[cfg(feature = "simulation")]
 pub mod simulation;
 mod soak;
 mod split_network;

@@ -92,8 +92,7 @@ fn table(text: &mut String, results: &Results) -> fmt::Result {
                 [results.lead(store, name, main), results.share_of_limit(store, name, main)]
             {
                 let ratio = ratio.filter(|_| name == "ours");
-                let ratio = ratio.map(|(other, ratio)| format!("{ratio:.2} × {other}"));
-                write!(text, " {} |", ratio.unwrap_or_default())?;
+                write!(text, " {} |", ratio.map(|ratio| ratio.to_string()).unwrap_or_default())?;
             }
             writeln!(text)?;
             let overlaps = results.overlaps(store, name);

@@ -375,6 +375,9 @@ impl LockClientBuilder {
         if is_needed {
             runtime::checked()?;
         }
+        if clock::is_paused() {
+            return Err(LockError::config("runtime", PAUSED));
+        }
         let mut settings = Settings::new(defaults.lease, response_timeout(defaults.lease));
         settings.acknowledged_by = defaults.acknowledged_by;
         settings.quarantine = defaults.quarantine.map(QuarantineTerms::new).map(Arc::new);
@@ -386,13 +389,6 @@ impl LockClientBuilder {
         #[cfg(feature = "tls")]
         settings.tls.clone_from(&self.tls);
         let store = source.open(&settings)?;
-        #[cfg(feature = "testing")]
-        let is_on_tokios_clock = store.runs_on_the_callers_runtime();
-        #[cfg(not(feature = "testing"))]
-        let is_on_tokios_clock = false;
-        if !is_on_tokios_clock && clock::is_paused() {
-            return Err(LockError::config("runtime", PAUSED));
-        }
         let metrics = ClientMetrics::new(&self.namespace, settings.requests).warning(self.slow);
         let settings = ClientSettings {
             namespace: self.namespace,

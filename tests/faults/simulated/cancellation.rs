@@ -11,6 +11,10 @@ use crate::support::polled;
 /// It does not end during a test.
 const LONG: Duration = Duration::from_secs(600);
 
+/// How long a client may need to clean up, and to get the next lock, after the fault: requests in the background are up to a
+/// second apart.
+const SOON: Duration = Duration::from_secs(8);
+
 /// A network with a fault, and a client.
 struct Fault<'a> {
     lease: Duration,
@@ -26,6 +30,8 @@ fn drop_everywhere(fault: &Fault<'_>) -> usize {
     Simulation::run(0, async |simulation| {
         let client = builder(simulation, "one", fault.lease).wait(fault.wait).connect();
         let client = client.await.expect("up");
+        client.lock("k").run(async {}).await.expect("free");
+        let tasks_at_rest = simulation.other_tasks();
         let is_free = || locks(simulation).is_empty();
         let mut drops = 0;
         for call in CALLS {
@@ -44,8 +50,11 @@ fn drop_everywhere(fault: &Fault<'_>) -> usize {
                 simulation.heal();
                 let is_freed = holds_within(Duration::from_secs(5), is_free).await;
                 assert!(is_freed, "{call:?}, {times} polls: the key still exists after the fault");
-                idle(&client, LONG).await;
-                let guard = client.lock("k").wait(LONG).acquire().await.expect("free");
+                idle(&client, SOON).await;
+                let have_ended =
+                    holds_within(SOON, || simulation.other_tasks() <= tasks_at_rest).await;
+                assert!(have_ended, "{call:?}, {times} polls: {} tasks", simulation.other_tasks());
+                let guard = client.lock("k").wait(SOON).acquire().await.expect("free");
                 guard.release().await.expect("held");
                 drops += 1;
                 if done {

@@ -93,11 +93,13 @@ impl Worker {
         let up_to = |milliseconds| Duration::from_millis(self.simulation.random(milliseconds));
         while Instant::now() < end {
             let (wait, works, patience) = (up_to(10_000), up_to(5_000), up_to(20_000));
-            // Other calls were given up or lost, or the lock was busy, or the server unavailable.
-            if let Ok(Err(error @ LockError::Config { .. })) =
-                timeout(patience, self.call(wait, works)).await
-            {
-                panic!("{error}");
+            match timeout(patience, self.call(wait, works)).await {
+                Ok(Err(
+                    LockError::Busy { .. } | LockError::Lost { .. } | LockError::Unavailable { .. },
+                )) => {}
+                Ok(Err(error)) => panic!("{error:?}"),
+                // It was given up.
+                Ok(Ok(())) | Err(_) => {}
             }
         }
     }

@@ -69,6 +69,7 @@ fn late_renewal(min_hold: Option<Duration>, then: impl FnOnce(&Simulation)) -> (
         let (left, asked) = (simulation.pttl("k"), simulation.calls("evalsha"));
         simulation.deliver();
         assert!(simulation.calls("evalsha") > asked, "the renewal arrives");
+        idle(&client, LEASE).await;
         (left, simulation.pttl("k"))
     })
 }

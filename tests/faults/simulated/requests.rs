@@ -7,7 +7,7 @@ use lock_tests::simulation::{RequestFault, Simulation};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::{builder, holds_within, idle};
+use super::{builder, holds_within, idle, locks};
 
 const LEASE: Duration = Duration::from_secs(1);
 
@@ -29,6 +29,7 @@ fn an_acquisition_whose_answer_was_lost_does_not_wait_for_itself() {
             let guard = lock.acquire().await.expect("the retry finds its own token");
             assert_eq!(simulation.failed(), n, "the reply was lost");
             assert!(begun.elapsed() < LEASE, "{:?}", begun.elapsed());
+            assert_eq!(locks(simulation), ["k"]);
             guard.release().await.expect("held");
             assert!(!simulation.exists("k"), "the key is freed by the release");
         }
@@ -182,7 +183,7 @@ fn a_burst_of_requests_causes_no_error() {
             errors.extend(outcome.expect("no panic").err());
         }
         assert!(errors.is_empty(), "{} errors, such as {:?}", errors.len(), errors.first());
-        assert_eq!(super::locks(simulation), [""; 0]);
+        assert_eq!(locks(simulation), [""; 0]);
     });
 }
 
@@ -220,7 +221,7 @@ fn a_request_queued_for_too_long_is_not_sent() {
         assert_eq!((sent(), waited), (IN_FLIGHT, MORE), "were sent");
         simulation.heal();
         idle(&client, LEASE * 5).await;
-        assert_eq!(super::locks(simulation), [""; 0], "the other requests are undone");
+        assert_eq!(locks(simulation), [""; 0], "the other requests are undone");
     });
 }
 

@@ -11,8 +11,6 @@ pub(super) struct Data {
     keys: BTreeMap<Vec<u8>, Entry>,
     /// The time since 1970, in microseconds.
     pub(super) now: u64,
-    /// The keys that the last commands have changed.
-    pub(super) changed: Vec<Vec<u8>>,
 }
 
 struct Entry {
@@ -28,12 +26,6 @@ enum Value {
     Hash(Fields),
     /// In the order of the scores.
     Sorted(Vec<(f64, Vec<u8>)>),
-}
-
-impl Default for Value {
-    fn default() -> Self {
-        Self::Sorted(Vec::new())
-    }
 }
 
 /// An argument as a number.
@@ -102,14 +94,8 @@ impl Data {
     }
 
     fn expire(&mut self) {
-        let (now, changed) = (self.now / 1000, &mut self.changed);
-        self.keys.retain(|key, entry| {
-            let exists = entry.expires.is_none_or(|expires| now < expires);
-            if !exists {
-                changed.push(key.clone());
-            }
-            exists
-        });
+        let now = self.now / 1000;
+        self.keys.retain(|_, entry| entry.expires.is_none_or(|expires| now < expires));
     }
 
     fn text(&self, key: &[u8]) -> Result<Option<&Vec<u8>>, Reply> {
@@ -143,24 +129,18 @@ impl Data {
         change: impl FnOnce(&mut Vec<(f64, Vec<u8>)>) -> T,
     ) -> Result<T, Reply> {
         self.sorted(key)?;
-        let default = || Entry { value: Value::default(), expires: None };
+        let default = || Entry { value: Value::Sorted(Vec::new()), expires: None };
         let entry = self.keys.entry(key.to_vec()).or_insert_with(default);
         let Value::Sorted(members) = &mut entry.value else { unreachable!("checked above") };
-        let before = members.clone();
         let outcome = change(members);
         sort(members);
-        let (is_changed, is_empty) = (*members != before, members.is_empty());
-        if is_changed {
-            self.changed.push(key.to_vec());
-        }
-        if is_empty {
+        if members.is_empty() {
             self.keys.remove(key);
         }
         Ok(outcome)
     }
 
     fn set(&mut self, key: &[u8], value: Value, expires: Option<u64>) {
-        self.changed.push(key.to_vec());
         self.keys.insert(key.to_vec(), Entry { value, expires });
     }
 
@@ -186,10 +166,7 @@ impl Data {
                 Reply::count(keys.iter().filter(|key| self.keys.contains_key(**key)).count())
             }
             ("del", keys) => {
-                let deleted = keys.iter().filter(|key| self.keys.remove(**key).is_some());
-                let deleted: Vec<_> = deleted.map(|key| key.to_vec()).collect();
-                self.changed.extend(deleted.iter().cloned());
-                Reply::count(deleted.len())
+                Reply::count(keys.iter().filter(|key| self.keys.remove(**key).is_some()).count())
             }
             ("type", [key]) => Reply::Status(match self.keys.get(*key).map(|entry| &entry.value) {
                 Some(Value::Text(_)) => "string",
@@ -207,7 +184,6 @@ impl Data {
             ("pexpire", [key, time]) => match self.keys.get_mut(*key) {
                 Some(entry) => {
                     entry.expires = Some(now + milliseconds(time));
-                    self.changed.push(key.to_vec());
                     Reply::Integer(1)
                 }
                 None => Reply::Integer(0),
@@ -218,14 +194,16 @@ impl Data {
                 None => Reply::text(""),
             },
             ("set", [key, value, options @ ..]) => {
-                let options: Vec<_> = options.iter().map(|it| it.to_ascii_lowercase()).collect();
-                let has = |name: &[u8]| options.iter().any(|option| option == name);
-                let exists = self.keys.contains_key(*key);
-                if has(b"nx") && exists || has(b"xx") && !exists {
-                    return Ok(Reply::Nil);
+                let mut expires = None;
+                let mut options = options.iter();
+                while let Some(option) = options.next() {
+                    match option.to_ascii_lowercase().as_slice() {
+                        b"nx" if self.keys.contains_key(*key) => return Ok(Reply::Nil),
+                        b"nx" => {}
+                        b"px" => expires = options.next().map(|time| now + milliseconds(time)),
+                        other => panic!("SET with {other:?}"),
+                    }
                 }
-                let time = options.iter().skip_while(|option| *option != b"px").nth(1);
-                let expires = time.map(|time| now + milliseconds(time));
                 self.set(key, Value::Text(value.to_vec()), expires);
                 Reply::OK
             }
@@ -335,6 +313,7 @@ impl Data {
                 Reply::count(count)
             }
             ("zrange", [key, first, last, with_scores @ ..]) => {
+                assert!(with_scores.iter().all(|it| it.eq_ignore_ascii_case(b"withscores")));
                 let members = self.sorted(key)?;
                 let found = members[selected(members.len(), first, last)].iter();
                 let shown = |(score, member): &(f64, Vec<u8>)| {

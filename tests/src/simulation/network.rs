@@ -1,18 +1,21 @@
 //! The network between the clients and the simulated server, with its faults.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
+use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use lock_core::sync::lock;
-use lock_redis::test_network::TestSocket;
+use lock_redis::test_network::{TestSocket, use_network};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Handle};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinError;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::reply::{Reply, take_requests};
@@ -27,7 +30,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// The interval at which a client that is cut off is tried again.
 const STEP: Duration = Duration::from_millis(5);
 
-/// How often something fails: once in so many writes of a client; 0 for never.
+/// How often something fails. Each number `n` means once in `n` writes of a client, and 0 means never.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Faults {
     /// The connection ends before the request arrives.
@@ -80,7 +83,7 @@ struct World {
     paused_until: Instant,
     /// Until then, nobody can connect.
     down_until: Instant,
-    /// Until then, these clients can not reach the server.
+    /// Until then, these clients cannot reach the server.
     cut_off: BTreeMap<String, Instant>,
     /// Clients whose replies are held back.
     silent: BTreeSet<String>,
@@ -88,8 +91,12 @@ struct World {
     longer: Duration,
     /// Clients whose connections are half open from now on.
     gone: BTreeSet<String>,
-    /// What has happened, as a number.
+    /// A hash of the requests so far.
     trace: u64,
+    /// The tasks of the simulation itself.
+    tasks: usize,
+    /// The panic of the server.
+    panicked: Option<Box<dyn Any + Send>>,
     planned: Vec<(String, RequestFault)>,
     failed: usize,
     /// Requests that are held back, and those of the same connections behind them.
@@ -100,8 +107,8 @@ struct World {
     shows: bool,
 }
 
-/// What happens to a request.
-enum Fault {
+/// What happens by chance.
+enum RandomFault {
     Restart,
     HalfOpen,
     LostRequest,
@@ -126,12 +133,19 @@ impl Simulation {
     /// their URLs say: the host is the name of the client.
     pub fn run<T>(seed: u64, test: impl AsyncFnOnce(&Self) -> T) -> T {
         let runtime = Builder::new_current_thread().enable_all().start_paused(true).build();
-        runtime.expect("a runtime").block_on(async { test(&Self::new(seed)).await })
+        let output = runtime.expect("a runtime").block_on(async {
+            let simulation = Self::new(seed);
+            let output = test(&simulation).await;
+            let panicked = lock(&simulation.0).panicked.take();
+            panicked.map_or(Ok(output), Err)
+        });
+        use_network(None);
+        output.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     fn new(seed: u64) -> Self {
-        lock_core::clock::follow_tokio_from(Duration::from_micros(START));
-        // That of the library's own jitter.
+        lock_core::clock::simulate(Duration::from_micros(START));
+        // The jitter of the library uses this generator.
         fastrand::seed(seed);
         let now = Instant::now();
         let world = World {
@@ -148,6 +162,8 @@ impl Simulation {
             longer: Duration::ZERO,
             gone: BTreeSet::new(),
             trace: seed,
+            tasks: 0,
+            panicked: None,
             planned: Vec::new(),
             failed: 0,
             held: Vec::new(),
@@ -160,7 +176,7 @@ impl Simulation {
             let (network, client) = (network.clone(), host.to_owned());
             Box::pin(async move { network.connect(client).await }) as _
         };
-        lock_redis::test_network::use_network(Some(Arc::new(connect)));
+        use_network(Some(Arc::new(connect)));
         simulation
     }
 
@@ -214,7 +230,7 @@ impl Simulation {
         lock(&self.0).server.calls(command)
     }
 
-    /// A number that differs if anything has happened in another order or at another time.
+    /// A hash of the requests so far, and of their times.
     #[must_use]
     pub fn trace(&self) -> u64 {
         lock(&self.0).trace
@@ -252,6 +268,12 @@ impl Simulation {
         lock(&self.0).rate = Some(bytes);
     }
 
+    /// The tasks of the runtime that are not those of the simulation.
+    #[must_use]
+    pub fn other_tasks(&self) -> usize {
+        Handle::current().metrics().num_alive_tasks() - lock(&self.0).tasks
+    }
+
     /// The numbers of the open connections.
     #[must_use]
     pub fn connections(&self) -> Vec<usize> {
@@ -263,11 +285,12 @@ impl Simulation {
         lock(&self.0).longer = by;
     }
 
-    /// Until [`heal`](Self::heal), the client and the server can not reach each other. What the client sends meanwhile arrives
+    /// Until [`heal`](Self::heal), the client and the server cannot reach each other. What the client sends meanwhile arrives
     /// then, unless it has closed the connection.
     pub fn cut_off(&self, client: &str) {
-        let end = Instant::now() + DAY;
-        lock(&self.0).cut_off.insert(client.to_owned(), end);
+        let (end, mut world) = (Instant::now() + DAY, lock(&self.0));
+        world.cut_off.insert(client.to_owned(), end);
+        world.silent.insert(client.to_owned());
     }
 
     /// Until [`heal`](Self::heal), requests of the client run, and their replies are held back.
@@ -283,6 +306,7 @@ impl Simulation {
         (world.longer, world.rate) = (Duration::ZERO, None);
         let now = Instant::now();
         for connection in world.connections.values_mut() {
+            connection.last = now;
             for bytes in std::mem::take(&mut connection.held_back) {
                 let _ = connection.to_client.send((now, bytes));
             }
@@ -313,7 +337,15 @@ impl Simulation {
         let (to_client, replies) = unbounded_channel();
         let (to_server, written) = unbounded_channel();
         let id = lock(&self.0).accept(client, to_client)?;
-        tokio::spawn(self.clone().serve(id, written));
+        let (network, serving) = (self.clone(), tokio::spawn(self.clone().serve(id, written)));
+        lock(&self.0).tasks += 2;
+        tokio::spawn(async move {
+            let ended = serving.await;
+            let mut world = lock(&network.0);
+            world.tasks -= 2;
+            // A fault of the server, such as a script that fails, must not look like one of the network.
+            world.panicked = ended.err().map(JoinError::into_panic).or(world.panicked.take());
+        });
         let (last, next, rest) = (Instant::now(), None, Vec::new());
         Ok(Box::new(Socket { id, simulation: self, to_server, last, replies, next, rest }))
     }
@@ -329,7 +361,11 @@ impl Simulation {
         }
         let delay = lock(&self.0).delay();
         self.reach(id, Instant::now() + delay).await;
-        lock(&self.0).disconnect(id);
+        let mut world = lock(&self.0);
+        // Nobody tells the server the end of such a connection.
+        if world.connections.get(&id).is_some_and(|connection| !connection.is_half_open) {
+            world.disconnect(id);
+        }
     }
 
     /// Waits until this time, and until the server runs and can be reached. Returns whether it could not be reached.
@@ -429,18 +465,15 @@ impl World {
                 && let Some(fault) = fault.take()
             {
                 match fault {
-                    Fault::Restart => {
+                    RandomFault::Restart => {
                         self.server.restart(!self.faults.forgets);
-                        self.connections.clear();
+                        self.connections.retain(|_, connection| connection.is_half_open);
                     }
-                    Fault::HalfOpen => {
+                    RandomFault::HalfOpen => {
                         self.connections.get_mut(&id).expect("it exists").is_half_open = true;
                     }
-                    Fault::LostRequest => self.disconnect(id),
-                    Fault::LostReply => {
-                        self.run(id, &request);
-                        self.disconnect(id);
-                    }
+                    RandomFault::LostRequest => self.disconnect(id),
+                    RandomFault::LostReply => self.run_without_reply(id, &request),
                 }
                 return;
             }
@@ -452,10 +485,7 @@ impl World {
             match self.planned_for(&request) {
                 None => self.answer(id, &request),
                 Some(RequestFault::HeldBack) => self.held.push((id, vec![request])),
-                Some(RequestFault::LostReply) => {
-                    self.run(id, &request);
-                    return self.disconnect(id);
-                }
+                Some(RequestFault::LostReply) => return self.run_without_reply(id, &request),
                 Some(RequestFault::Cut) => return self.disconnect(id),
             }
         }
@@ -465,6 +495,16 @@ impl World {
         for reply in self.run(id, request) {
             self.send(id, &reply);
         }
+        self.publish();
+    }
+
+    fn run_without_reply(&mut self, id: Id, request: &[Vec<u8>]) {
+        self.run(id, request);
+        self.disconnect(id);
+        self.publish();
+    }
+
+    fn publish(&mut self) {
         for (id, message) in self.server.take_messages() {
             self.send(id, &message);
         }
@@ -482,19 +522,19 @@ impl World {
     }
 
     /// What happens now.
-    fn fault(&mut self) -> Option<Fault> {
+    fn fault(&mut self) -> Option<RandomFault> {
         let (faults, now) = (self.faults, Instant::now());
         if self.happens(faults.pauses) {
             self.paused_until = now + Duration::from_millis(self.random.u64(..2_000));
         }
         if self.happens(faults.restarts) {
             self.down_until = now + Duration::from_millis(self.random.u64(..1_000));
-            return Some(Fault::Restart);
+            return Some(RandomFault::Restart);
         }
         let of_connection = [
-            (faults.half_open, Fault::HalfOpen),
-            (faults.lost_requests, Fault::LostRequest),
-            (faults.lost_replies, Fault::LostReply),
+            (faults.half_open, RandomFault::HalfOpen),
+            (faults.lost_requests, RandomFault::LostRequest),
+            (faults.lost_replies, RandomFault::LostReply),
         ];
         of_connection
             .into_iter()
@@ -535,10 +575,12 @@ impl World {
         let length = u32::try_from(bytes.len()).expect("short");
         let sending =
             self.rate.map_or(Duration::ZERO, |rate| Duration::from_secs(1) * length / rate);
-        connection.last = connection.last.max(Instant::now() + delay) + sending;
         if self.silent.contains(&connection.client) {
             return connection.held_back.push(bytes);
         }
+        let earliest = self.cut_off.get(&connection.client).copied();
+        let earliest = earliest.unwrap_or_else(Instant::now).max(Instant::now());
+        connection.last = connection.last.max(earliest + delay) + sending;
         // Without the client, nobody reads it.
         let _ = connection.to_client.send((connection.last, bytes));
     }

@@ -1,4 +1,5 @@
-/* A preloaded library with which the random numbers of the system are the same in each thread and each run. */
+/* A preloaded library with which the random numbers of the system are the same in each run. Each thread gets the same ones, so
+   this is for programs in which one thread needs them. */
 #include <stdint.h>
 #include <string.h>
 #include <sys/types.h>

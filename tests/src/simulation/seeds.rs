@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lock_core::sync::lock;
 use tempfile::TempDir;
@@ -16,6 +16,9 @@ const SEED: &str = "LOCK_SEED_OF_PROCESS";
 /// How many processes run at the same time.
 const AT_ONCE: usize = 2;
 
+/// Whether anything has panicked, also a task of the library that nobody awaits.
+static PANICKED: AtomicBool = AtomicBool::new(false);
+
 /// Runs a test with this many seeds, or with `LOCK_SEEDS` of them, or with `LOCK_SEED` only. `test` is the path of the caller, a
 /// test without arguments. `run` returns what differs if a run differs.
 ///
@@ -23,7 +26,13 @@ const AT_ONCE: usize = 2;
 /// the standard library and `select!` of tokio depend on them, and on what the process did before.
 pub fn for_each_seed(test: &str, count: u64, run: impl FnOnce(u64) -> u64) {
     if let Ok(seed) = std::env::var(SEED) {
+        let show = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            PANICKED.store(true, Ordering::Relaxed);
+            show(panic);
+        }));
         println!("trace {}", run(seed.parse().expect("a number")));
+        assert!(!PANICKED.load(Ordering::Relaxed), "a task has panicked");
         return;
     }
     let number = |name| std::env::var(name).ok().map(|it| it.parse::<u64>().expect("a number"));
@@ -39,12 +48,16 @@ pub fn for_each_seed(test: &str, count: u64, run: impl FnOnce(u64) -> u64) {
         {
             if let Err(printed) = processes.run(seed) {
                 next.store(end, Ordering::Relaxed);
-                *lock(&failure) = Some(printed);
+                let mut failure = lock(&failure);
+                // The first seed that fails, so that it is the same one each time.
+                if failure.as_ref().is_none_or(|(earlier, _)| seed < *earlier) {
+                    *failure = Some((seed, printed));
+                }
             }
         }
     };
     std::thread::scope(|scope| (0..AT_ONCE).for_each(|_| _ = scope.spawn(run_some)));
-    if let Some(printed) = failure.into_inner().expect("no panic") {
+    if let Some((_, printed)) = failure.into_inner().expect("no panic") {
         passed(Err(printed));
     }
 }

@@ -18,6 +18,12 @@ thread_local! {
     static HASHES: RefCell<BTreeMap<String, String>> = RefCell::default();
 }
 
+/// A script must neither make global variables nor read those that do not exist.
+const NO_GLOBALS: &str = "setmetatable(_G, {
+  __newindex = function(_, name) error('the global variable ' .. tostring(name)) end,
+  __index = function(_, name) error('the global variable ' .. tostring(name)) end,
+})";
+
 pub(super) struct Server {
     lua: Lua,
     /// All scripts that were ever loaded, by their hashes.
@@ -96,7 +102,9 @@ impl Server {
             })?;
             redis.set(name, call)?;
         }
-        self.lua.globals().set("redis", redis)
+        self.lua.globals().set("redis", redis)?;
+        // As the server does.
+        self.lua.load(NO_GLOBALS).exec()
     }
 
     pub(super) fn set_time(&self, microseconds: u64) {
@@ -109,6 +117,7 @@ impl Server {
         self.starts += 1;
         let mut core = lock(&self.core);
         core.subscribers.clear();
+        core.messages.clear();
         if !keeps_data {
             core.data.clear();
         }
@@ -222,7 +231,7 @@ impl Server {
         for (name, values) in [("KEYS", keys), ("ARGV", arguments)] {
             let values = values.iter().map(|value| self.lua.create_string(value));
             let values = values.collect::<mlua::Result<Vec<_>>>()?;
-            self.lua.globals().set(name, values)?;
+            self.lua.globals().raw_set(name, values)?;
         }
         from_lua(&script.call::<Value>(())?)
     }

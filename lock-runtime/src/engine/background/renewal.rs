@@ -23,7 +23,7 @@ use crate::telemetry::RenewalOutcome;
 
 /// Starts renewing these leases.
 pub(super) fn start(shared: &Arc<BackgroundState>, leases: Vec<Arc<Lease>>) {
-    // Few; in the order of their leases.
+    // Few. In the order of their leases and not of their addresses, so that a run of a simulation can be repeated.
     let mut stores = Vec::new();
     let mut key = |lease: &Arc<Lease>| {
         let store = lease.store();

@@ -51,7 +51,7 @@ impl<P> Hold<P> {
             state: Mutex::new(state),
             lost: Notify::new(),
             scheduled: AtomicU64::new(0),
-            entry: AtomicU64::new(0),
+            entry_number: AtomicU64::new(0),
         });
         Self { lease, number: 0 }
     }

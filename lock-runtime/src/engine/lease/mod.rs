@@ -58,7 +58,7 @@ pub(crate) struct Lease<P> {
     lost: Notify,
     /// The instant and the number of the entry in the schedule. Only the schedule reads or writes these fields.
     pub(super) scheduled: AtomicU64,
-    pub(super) entry: AtomicU64,
+    pub(super) entry_number: AtomicU64,
 }
 
 impl<P> Lease<P> {

@@ -110,11 +110,11 @@ impl<H: HandedOff> LocalQueues<H> {
             let queue = by_key.get_mut(key).filter(|queue| queue.check != *checks);
             let Some(queue) = queue else { return false };
             queue.check = *checks;
-            if let Some(until) = queue.contest().linger.until {
+            if let Some(until) = queue.contention().linger.until {
                 if until < next_check {
                     findings.unwanted.extend(self.take_lingering(queue));
                 }
-            } else if queue.contest().offer.is_some() {
+            } else if queue.contention().offer.is_some() {
                 if let Some(Offered::Handoff(handoff)) = queue.check_offer(wakers) {
                     findings.unwanted.push(handoff);
                 }
@@ -129,8 +129,9 @@ impl<H: HandedOff> LocalQueues<H> {
                 findings.stalled.push(Arc::clone(holder));
             }
             // An offer needs no checks while no waiter is awake.
-            let is_offered = queue.contest().offer.is_some() && queue.contest().waiters.awake > 0;
-            let lingers = queue.contest().linger.until.is_some();
+            let is_offered =
+                queue.contention().offer.is_some() && queue.contention().waiters.awake > 0;
+            let lingers = queue.contention().linger.until.is_some();
             queue.is_listed = is_offered || lingers || queue.has_ready_holder(*closed);
             queue.is_listed
         });
@@ -180,7 +181,7 @@ impl<H: HandedOff> LocalQueues<H> {
     /// Adds `key` to the keys to check, if it has waiters for the offer.
     pub(super) fn watch_offer(&self, state: &mut Queues<H>, key: &HashedKey) {
         let Some(queue) = state.by_key.get_mut(key) else { return };
-        if queue.contest().waiters.awake > 0 && !std::mem::replace(&mut queue.is_listed, true) {
+        if queue.contention().waiters.awake > 0 && !std::mem::replace(&mut queue.is_listed, true) {
             state.to_check.push(key.clone());
             self.check_within(state, CHECK_INTERVAL);
         }

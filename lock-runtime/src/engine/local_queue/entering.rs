@@ -80,13 +80,13 @@ impl<H: HandedOff> LocalQueues<H> {
     /// The number of calls for permits that wait for their turn, and are polled.
     pub(crate) fn waiting_for_permits(&self, key: &Arc<str>) -> usize {
         let key = HashedKey { own: PERMITS, ..self.key(key) };
-        self.lock().by_key.get(&key).map_or(0, |queue| queue.contest().waiters.awake)
+        self.lock().by_key.get(&key).map_or(0, |queue| queue.contention().waiters.awake)
     }
 
     /// The number of readers that wait in their queue of this process.
     pub(crate) fn waiting_readers(&self, key: &Arc<str>) -> usize {
         let key = HashedKey { own: READERS, ..self.key(key) };
-        self.lock().by_key.get(&key).map_or(0, |queue| queue.contest().waiters.len())
+        self.lock().by_key.get(&key).map_or(0, |queue| queue.contention().waiters.len())
     }
 
     /// Has all readers polled that wait in their queue of this process, because they may join a hold.
@@ -94,7 +94,7 @@ impl<H: HandedOff> LocalQueues<H> {
         let key = HashedKey { own: READERS, ..self.key(key) };
         let mut wakers = Wakers::default();
         if let Some(queue) = self.lock().by_key.get_mut(&key) {
-            queue.contest_mut().waiters.poll_all(&mut wakers);
+            queue.poll_all(&mut wakers);
         }
         wakers.wake();
     }
@@ -103,7 +103,7 @@ impl<H: HandedOff> LocalQueues<H> {
     /// which has to be declined without the queues locked.
     fn end_lingering_for(&self, state: &mut Queues<H>, key: &HashedKey) -> Option<H> {
         let shared = state.by_key.get_mut(&HashedKey { own: 0, ..key.clone() })?;
-        shared.contest_mut().linger.is_wanted = true;
+        shared.contention_mut().linger.is_wanted = true;
         self.take_lingering(shared)
     }
 
@@ -125,17 +125,17 @@ impl<H: HandedOff> LocalQueues<H> {
             queue.is_one_side = is_one_side;
             return Entered::Permit(Permit::new(self, key, grant));
         };
-        if queue.contest().waiters.awake == 0
+        if queue.contention().waiters.awake == 0
             && let Some(offer) = queue.take(grants)
         {
             self.lingers_no_longer(queue);
-            let number = queue.contest_mut().waiters.number();
+            let number = queue.contention_mut().waiters.number();
             return Entered::Offered(self.taken(&key, queue, offer), number);
         }
         if once {
             let status = match queue.status {
                 // The release is for those who wait.
-                KeyStatus::Releasing(since) if queue.contest().waiters.awake > 0 => {
+                KeyStatus::Releasing(since) if queue.contention().waiters.awake > 0 => {
                     KeyStatus::Acquiring(since)
                 }
                 ref status => status.clone(),
@@ -145,7 +145,7 @@ impl<H: HandedOff> LocalQueues<H> {
             }
             return Entered::Busy(status);
         }
-        let number = queue.contest_mut().waiters.push();
+        let number = queue.contention_mut().waiters.push();
         self.queued.fetch_add(1, Ordering::Relaxed);
         if queue.holder.is_some() {
             self.watch_holder(&mut state, &key);

@@ -21,15 +21,15 @@ impl<H: HandedOff> LocalQueues<H> {
         let is_closed = state.closed;
         let queue = state.by_key.get_mut(key);
         let queue = queue.filter(|queue| {
-            let contest = queue.contest();
-            !is_closed && !contest.linger.is_wanted && contest.waiters.is_empty()
+            let contention = queue.contention();
+            !is_closed && !contention.linger.is_wanted && contention.waiters.is_empty()
         });
         let Some(queue) = queue else { return Err(handoff) };
         queue.grant = 0;
-        let contest = queue.contest_mut();
-        contest.offer = Some(Offered::Handoff(handoff));
-        contest.linger.until = Some(until);
-        let begins = !std::mem::replace(&mut contest.linger.is_watched, true);
+        let contention = queue.contention_mut();
+        contention.offer = Some(Offered::Handoff(handoff));
+        contention.linger.until = Some(until);
+        let begins = !std::mem::replace(&mut contention.linger.is_watched, true);
         let is_new = !std::mem::replace(&mut queue.is_listed, true);
         let _before = queue.take_holder();
         self.lingering.fetch_add(1, Ordering::Relaxed);
@@ -48,7 +48,7 @@ impl<H: HandedOff> LocalQueues<H> {
         let key = self.key(key);
         let mut state = self.lock();
         let queue = state.by_key.get_mut(&key)?;
-        let linger = &mut queue.contest_mut().linger;
+        let linger = &mut queue.contention_mut().linger;
         (linger.is_wanted, linger.is_watched) = (true, false);
         self.take_lingering(queue)
     }
@@ -94,13 +94,13 @@ impl<H: HandedOff> LocalQueues<H> {
 
     /// Withdraws the offer of a lock that lingers.
     pub(super) fn take_lingering(&self, queue: &mut LocalQueue<H>) -> Option<H> {
-        queue.contest().linger.until?;
+        queue.contention().linger.until?;
         self.lingers_no_longer(queue);
-        let contest = queue.contest_mut();
-        match contest.offer.take() {
+        let contention = queue.contention_mut();
+        match contention.offer.take() {
             Some(Offered::Handoff(handoff)) => Some(handoff),
             other => {
-                contest.offer = other;
+                contention.offer = other;
                 None
             }
         }

@@ -211,7 +211,7 @@ impl<H: HandedOff> QueuePosition<H> {
             return Requeued::Closed;
         }
         let Some(queue) = state.granted(&self.key, self.grant) else { return Requeued::Over };
-        queue.contest_mut().waiters.push_stalled(self.number);
+        queue.contention_mut().waiters.push_stalled(self.number);
         self.queues.queued.fetch_add(1, Ordering::Relaxed);
         Requeued::Queued(Waiter::new(&self.queues, self.key.clone(), self.number))
     }
@@ -270,7 +270,8 @@ impl<H: HandedOff> Future for Waiter<H> {
             // A queue exists as long as it has waiters.
             let Queues { by_key, grants, .. } = &mut *state;
             let Some(queue) = by_key.get_mut(key) else { return Poll::Pending };
-            if queue.contest().offer.is_some() && queue.contest_mut().waiters.remove_woken(*number)
+            if queue.contention().offer.is_some()
+                && queue.contention_mut().waiters.remove_woken(*number)
             {
                 *is_over = true;
                 queues.queued.fetch_sub(1, Ordering::Relaxed);
@@ -279,10 +280,10 @@ impl<H: HandedOff> Future for Waiter<H> {
                 let offer = offer.map(|offer| queues.taken(key, queue, offer));
                 (offer, None)
             } else {
-                let (awake, waker) = (queue.contest().waiters.awake, waker.take());
+                let (awake, waker) = (queue.contention().waiters.awake, waker.take());
                 let before =
-                    waker.and_then(|waker| queue.contest_mut().waiters.wait(*number, waker));
-                if queue.contest().waiters.awake > awake {
+                    waker.and_then(|waker| queue.contention_mut().waiters.wait(*number, waker));
+                if queue.contention().waiters.awake > awake {
                     queues.watch_holder(&mut state, key);
                 }
                 (None, before)
@@ -307,12 +308,12 @@ impl<H: HandedOff> Drop for Waiter<H> {
         let (slot, unwanted) = {
             let mut state = queues.lock();
             let Some(queue) = state.by_key.get_mut(key) else { return };
-            let Some(slot) = queue.contest_mut().waiters.remove(*number) else { return };
+            let Some(slot) = queue.contention_mut().waiters.remove(*number) else { return };
             queues.queued.fetch_sub(1, Ordering::Relaxed);
-            if queue.contest().offer.is_some() {
+            if queue.contention().offer.is_some() {
                 // This waiter may have been the one that was woken for the offer.
-                let contest = queue.contest_mut();
-                contest.waiters.wake(contest.woken, &mut wakers);
+                let contention = queue.contention_mut();
+                contention.waiters.wake(contention.woken, &mut wakers);
             }
             (slot, queue.take_unwanted())
         };

@@ -121,13 +121,16 @@ pub(super) struct Linger {
     pub(super) is_wanted: bool,
 }
 
-/// What a queue needs only when a second call comes, or while its lock lingers.
+/// What a queue needs only once somebody else wants the key: another call of this process, or another process while the lock
+/// lingers.
 #[derive(Debug)]
-pub(super) struct Contest<H> {
+pub(super) struct Contention<H> {
+    /// The calls of this process that wait.
     pub(super) waiters: Waiters,
     /// The current offer, which the first waiter that is polled may take. Only while there are
     /// waiters, or while a lock lingers.
     pub(super) offer: Option<Offered<H>>,
+    /// Whether the lock stays on offer without a waiter.
     pub(super) linger: Linger,
     /// The number of offers so far.
     offers: u64,
@@ -137,7 +140,7 @@ pub(super) struct Contest<H> {
     pub(super) woken: usize,
 }
 
-impl<H: 'static> Contest<H> {
+impl<H: 'static> Contention<H> {
     const NEW: Self = Self {
         waiters: Waiters::NEW,
         offer: None,
@@ -153,7 +156,8 @@ impl<H: 'static> Contest<H> {
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one independent fact")]
 pub(super) struct LocalQueue<H: HandedOff> {
-    contest: Option<Box<Contest<H>>>,
+    /// `None` until somebody else wants the key.
+    contention: Option<Box<Contention<H>>>,
     /// The last known status of the key, from which the error of callers that give up is made.
     pub(super) status: KeyStatus,
     /// What the last holder of the permit has left to the next one.
@@ -184,7 +188,7 @@ pub(super) struct LocalQueue<H: HandedOff> {
 impl<H: HandedOff> LocalQueue<H> {
     pub(super) fn new(grant: u64) -> Self {
         Self {
-            contest: None,
+            contention: None,
             status: KeyStatus::Acquiring(BootInstant::now()),
             left: None,
             grant,
@@ -205,43 +209,50 @@ impl<H: HandedOff> LocalQueue<H> {
         Self { is_own: true, ..Self::new(grant) }
     }
 
-    /// For reading. A queue without a contest has no waiters and no offer.
-    pub(super) fn contest(&self) -> &Contest<H> {
-        self.contest.as_deref().unwrap_or(Contest::NONE)
+    /// For reading. A queue without contention has no waiters and no offer.
+    pub(super) fn contention(&self) -> &Contention<H> {
+        self.contention.as_deref().unwrap_or(Contention::NONE)
     }
 
-    /// For changes. Allocates the contest if there is none.
-    pub(super) fn contest_mut(&mut self) -> &mut Contest<H> {
-        self.contest.get_or_insert_with(|| Box::new(Contest::NEW))
+    /// For changes. Allocates what contention needs.
+    pub(super) fn contention_mut(&mut self) -> &mut Contention<H> {
+        self.contention.get_or_insert_with(|| Box::new(Contention::NEW))
+    }
+
+    /// Has all waiters polled, without an offer.
+    pub(super) fn poll_all(&mut self, wakers: &mut Wakers) {
+        if let Some(contention) = &mut self.contention {
+            contention.waiters.poll_all(wakers);
+        }
     }
 
     /// The store does not report other processes that begin to wait.
     pub(super) fn unwatch(&mut self) {
-        if let Some(contest) = &mut self.contest {
-            contest.linger.is_watched = false;
+        if let Some(contention) = &mut self.contention {
+            contention.linger.is_watched = false;
         }
     }
 
     /// Removes and wakes all waiters, and withdraws the offer. Returns the number of waiters, and the offer.
-    pub(super) fn end_contest(&mut self, wakers: &mut Wakers) -> (usize, Option<Offered<H>>) {
-        let Some(contest) = &mut self.contest else { return (0, None) };
-        (contest.waiters.clear(wakers), contest.offer.take())
+    pub(super) fn end_contention(&mut self, wakers: &mut Wakers) -> (usize, Option<Offered<H>>) {
+        let Some(contention) = &mut self.contention else { return (0, None) };
+        (contention.waiters.clear(wakers), contention.offer.take())
     }
 
     /// Ends the lingering. Returns until when the lock would have lingered.
     pub(super) fn take_linger(&mut self) -> Option<BootInstant> {
-        self.contest.as_mut()?.linger.until.take()
+        self.contention.as_mut()?.linger.until.take()
     }
 
     /// Whether a registered holder has to be patrolled, because other callers want the key.
     pub(super) fn has_holder(&self, closed: bool) -> bool {
-        let is_wanted = self.contest().waiters.awake > 0 || self.asked;
+        let is_wanted = self.contention().waiters.awake > 0 || self.asked;
         self.holder.is_some() && (is_wanted || self.is_quiet() || closed)
     }
 
     /// Whether no call is known to wait behind the holder, but one may.
     pub(super) fn is_quiet(&self) -> bool {
-        self.is_own || self.is_one_side && self.contest().waiters.awake == 0 && !self.asked
+        self.is_own || self.is_one_side && self.contention().waiters.awake == 0 && !self.asked
     }
 
     /// Whether other callers want the key, and the future of its holder is ready.
@@ -262,19 +273,19 @@ impl<H: HandedOff> LocalQueue<H> {
             self.status = KeyStatus::Acquiring(BootInstant::now());
         }
         self.grant = 0;
-        let contest = self.contest_mut();
+        let contention = self.contention_mut();
         if matches!(offer, Offered::Permit) {
-            contest.linger = Linger::default();
+            contention.linger = Linger::default();
         }
-        contest.offer = Some(offer);
-        contest.offers += 1;
-        contest.woken = if contest.waiters.stalled.is_empty() { 1 } else { 2 };
-        contest.waiters.wake(contest.woken, wakers);
+        contention.offer = Some(offer);
+        contention.offers += 1;
+        contention.woken = if contention.waiters.stalled.is_empty() { 1 } else { 2 };
+        contention.waiters.wake(contention.woken, wakers);
     }
 
     /// Takes the current offer, as the next grant.
     pub(super) fn take(&mut self, grants: &mut u64) -> Option<Offered<H>> {
-        let mut offer = self.contest.as_mut()?.offer.take()?;
+        let mut offer = self.contention.as_mut()?.offer.take()?;
         *grants += 1;
         self.grant = *grants;
         if let Offered::Handoff(handoff) = &mut offer {
@@ -287,29 +298,29 @@ impl<H: HandedOff> LocalQueue<H> {
     /// Checks the current offer. If it is the same as at the last check, more waiters are woken.
     /// Returns a lock that no waiter takes.
     pub(super) fn check_offer(&mut self, wakers: &mut Wakers) -> Option<Offered<H>> {
-        let contest = self.contest_mut();
-        if contest.offers_at_check == contest.offers {
-            contest.waiters.stall();
-            contest.woken = (contest.woken * 2).min(MOST_WOKEN);
-            contest.waiters.wake(contest.woken, wakers);
+        let contention = self.contention_mut();
+        if contention.offers_at_check == contention.offers {
+            contention.waiters.stall();
+            contention.woken = (contention.woken * 2).min(MOST_WOKEN);
+            contention.waiters.wake(contention.woken, wakers);
         }
-        contest.offers_at_check = contest.offers;
+        contention.offers_at_check = contention.offers;
         self.take_unwanted()
     }
 
     /// Withdraws an offer that no waiter can take. A permit remains on offer for stalled waiters; a
     /// lock does not.
     pub(super) fn take_unwanted(&mut self) -> Option<Offered<H>> {
-        let contest = self.contest.as_mut()?;
-        let is_lock = matches!(contest.offer, Some(Offered::Handoff(_)));
-        let unwanted = contest.waiters.is_empty() || is_lock && contest.waiters.awake == 0;
-        contest.offer.take_if(|_| unwanted)
+        let contention = self.contention.as_mut()?;
+        let is_lock = matches!(contention.offer, Some(Offered::Handoff(_)));
+        let unwanted = contention.waiters.is_empty() || is_lock && contention.waiters.awake == 0;
+        contention.offer.take_if(|_| unwanted)
     }
 
     /// Takes what was left to the next call for permits, if none is awake to use it: others could have the
     /// permits.
     pub(super) fn take_unwanted_left(&mut self, key: &HashedKey) -> Option<Box<H::ToNext>> {
-        let is_unwanted = self.contest().offer.is_some() && self.contest().waiters.awake == 0;
+        let is_unwanted = self.contention().offer.is_some() && self.contention().waiters.awake == 0;
         self.left.take_if(|_| key.own == PERMITS && is_unwanted)
     }
 }
@@ -398,8 +409,7 @@ impl Waiters {
         }
     }
 
-    /// Has all waiters polled, without an offer.
-    pub(super) fn poll_all(&mut self, wakers: &mut Wakers) {
+    fn poll_all(&mut self, wakers: &mut Wakers) {
         for slot in self.slots.iter_mut().filter_map(|(_, slot)| slot.as_mut()) {
             wakers.extend(slot.waker.take());
         }

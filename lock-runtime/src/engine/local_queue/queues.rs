@@ -169,7 +169,7 @@ impl<H: HandedOff> LocalQueues<H> {
             self.closed.store(true, Ordering::Relaxed);
             let mut held = Vec::new();
             for (key, queue) in &mut state.by_key {
-                let (waiters, offer) = queue.end_contest(&mut wakers);
+                let (waiters, offer) = queue.end_contention(&mut wakers);
                 self.queued.fetch_sub(waiters, Ordering::Relaxed);
                 left.extend(queue.left.take());
                 self.lingers_no_longer(queue);
@@ -218,9 +218,9 @@ impl<H: HandedOff> LocalQueues<H> {
         let (state, mut waiting) = (self.lock(), Vec::new());
         // Callers need these queues, so what takes longer is left to others.
         for (key, queue) in &state.by_key {
-            let first =
-                !matches!(queue.status, KeyStatus::HeldHere(_)) && queue.contest().offer.is_none();
-            let count = queue.contest().waiters.count() + usize::from(first);
+            let first = !matches!(queue.status, KeyStatus::HeldHere(_))
+                && queue.contention().offer.is_none();
+            let count = queue.contention().waiters.count() + usize::from(first);
             if count > 0 && only.is_none_or(|only| *key.name == *only) {
                 waiting.push((Arc::clone(&key.name), count));
             }
@@ -251,7 +251,7 @@ impl<H: HandedOff> LocalQueues<H> {
     pub(super) fn offer(&self, key: &HashedKey, handoff: H) -> Result<(), H> {
         let (mut wakers, mut state) = (Wakers::default(), self.lock());
         let _before = match state.by_key.get_mut(key) {
-            Some(queue) if queue.contest().waiters.awake > 0 => {
+            Some(queue) if queue.contention().waiters.awake > 0 => {
                 queue.offer(Offered::Handoff(handoff), &mut wakers);
                 queue.take_holder()
             }
@@ -279,7 +279,7 @@ impl<H: HandedOff> LocalQueues<H> {
         let Some(queue) = state.by_key.get_mut(key) else { return };
         // Dropping these values may call the queues again, so they are dropped after the unlock.
         let (_before, _queue, _left);
-        if queue.contest().waiters.is_empty() {
+        if queue.contention().waiters.is_empty() {
             let Queues { by_key, peak, .. } = &mut *state;
             let before = by_key.len();
             _queue = by_key.remove(key);

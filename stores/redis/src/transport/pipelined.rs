@@ -37,8 +37,8 @@ use lock_core::user_code::contained;
 /// follow soon.
 const MANY: usize = 4;
 
-/// The most requests that wait for further ones, so that the server works while more of them are made: these, or an
-/// eighth of those in flight, so that each write has enough of them.
+/// The fewest requests that are written together once [`MANY`] are in flight, so that the server works while more of them are
+/// made. With many in flight, it is an eighth of them.
 const TOGETHER: usize = 8;
 
 /// The most bytes that wait to be written. Only a server that reads nothing leaves as many.
@@ -873,6 +873,28 @@ mod tests {
             drop(others);
         }
         eventually(|| socket.0.state().slots.is_empty()).await;
+    }
+
+    #[tokio::test]
+    async fn requests_are_written_when_enough_of_them_wait() {
+        const PING: usize = b"*1\r\n$4\r\nPING\r\n".len();
+        // No driver writes them.
+        let (socket, _driver, mut peer) = pair(None).await;
+        let (command, mut requests, mut written) = (cmd("PING"), Vec::new(), Vec::new());
+        for sent in 1..=200 {
+            requests.push(socket.send(Outgoing::Command(&command)));
+            let waiting = sent - written.len() / PING;
+            let is_due = sent < MANY || waiting >= TOGETHER.max(sent / 8);
+            if is_due {
+                let mut some = vec![0; waiting * PING];
+                peer.read_exact(&mut some).await.expect("open");
+                written.extend(some);
+            }
+            let mut more = [0; PING];
+            let more = timeout(Duration::ZERO, peer.read(&mut more)).await;
+            assert!(more.is_err(), "{sent} sent, {} written", written.len() / PING);
+        }
+        assert!(written.len() / PING > 150);
     }
 
     #[tokio::test]

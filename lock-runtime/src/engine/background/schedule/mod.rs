@@ -44,7 +44,8 @@ struct Entries {
     armed: Option<BootInstant>,
 }
 
-/// The instant of an entry, and its number, which distinguishes entries of one instant.
+/// The instant of an entry, and its number, which distinguishes entries of one instant. (Addresses would too, but then no
+/// run of a simulation could be repeated.)
 type Position = (BootInstant, u64);
 
 #[derive(Debug)]
@@ -246,7 +247,7 @@ impl Entries {
     fn assign(&mut self, lease: &Arc<Lease>, at: BootInstant) -> Position {
         self.last += 1;
         lease.scheduled.store(at.as_nanos(), Ordering::Relaxed);
-        lease.entry.store(self.last, Ordering::Relaxed);
+        lease.entry_number.store(self.last, Ordering::Relaxed);
         (at, self.last)
     }
 
@@ -266,7 +267,7 @@ impl Entries {
 /// The position of a lease. Read with the entries locked.
 fn position(lease: &Arc<Lease>) -> Position {
     let at = BootInstant::from_nanos(lease.scheduled.load(Ordering::Relaxed));
-    (at, lease.entry.load(Ordering::Relaxed))
+    (at, lease.entry_number.load(Ordering::Relaxed))
 }
 
 /// The pause before a failed renewal is repeated: from a thirtieth of the term, doubling up to a

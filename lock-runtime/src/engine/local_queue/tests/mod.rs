@@ -139,7 +139,7 @@ fn waiters_that_give_up_behind_another_one_leave_no_slots() {
         others.pop_front();
     }
     assert_eq!(queues.queued(), 11);
-    let slots = queues.lock().by_key[&queues.key(&key())].contest().waiters.slots();
+    let slots = queues.lock().by_key[&queues.key(&key())].contention().waiters.slots();
     assert!(slots <= 2 * 11 + EMPTY_SLOTS + 1, "{slots}");
     drop(permit);
     assert!(takes(&mut first).is_some(), "in FIFO order");
