@@ -93,13 +93,12 @@ impl Worker {
         let up_to = |milliseconds| Duration::from_millis(self.simulation.random(milliseconds));
         while Instant::now() < end {
             let (wait, works, patience) = (up_to(10_000), up_to(5_000), up_to(20_000));
-            match timeout(patience, self.call(wait, works)).await {
-                Ok(Err(
-                    LockError::Busy { .. } | LockError::Lost { .. } | LockError::Unavailable { .. },
-                )) => {}
-                Ok(Err(error)) => panic!("{error:?}"),
-                // It was given up.
-                Ok(Ok(())) | Err(_) => {}
+            if let Ok(Err(error)) = timeout(patience, self.call(wait, works)).await {
+                let is_expected = matches!(
+                    error,
+                    LockError::Busy { .. } | LockError::Lost { .. } | LockError::Unavailable { .. }
+                );
+                assert!(is_expected, "{error:?}");
             }
         }
     }
@@ -168,7 +167,9 @@ const RANDOM: &str = "simulated::random::random_faults_neither_break_nor_leave_a
 
 #[test]
 fn random_faults_neither_break_nor_leave_a_lock() {
-    for_each_seed(RANDOM, 60, random_run);
+    // Without some safeguards, one seed of forty fails.
+    let is_control = std::env::var_os("LOCK_WITHOUT").is_some();
+    for_each_seed(RANDOM, if is_control { 240 } else { 60 }, random_run);
 }
 
 #[test]
