@@ -2,7 +2,7 @@
 //! from a seed.
 //!
 //! How the library reacts to time and loss is tested here. The scripts are the real ones, and run in the interpreter that Redis
-//! uses. The commands that they call are imitated ([`data`]), and what real servers do is tested with real servers. The
+//! uses. The commands that they call are imitated (`data.rs`), and what real servers do is tested with real servers. The
 //! server reports no changed keys: clients use it as one that cannot.
 //!
 //! `turmoil` and `madsim` were considered. Both simulate hosts: a runtime and a clock for each, and a network that delays, drops or
