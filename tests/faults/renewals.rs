@@ -10,7 +10,11 @@ use tokio::time::sleep;
 use crate::support::{LEASE, until_idle};
 
 /// Takes `holds` keys at once, and frees each key after a time of its own by a release or a drop.
-async fn hold_and_release(client: &LockClient, holds: u32, time: impl Fn(u32) -> Duration) {
+pub(crate) async fn hold_and_release(
+    client: &LockClient,
+    holds: u32,
+    time: impl Fn(u32) -> Duration,
+) {
     let mut running = JoinSet::new();
     for n in 0..holds {
         let (client, time) = (client.clone(), time(n));

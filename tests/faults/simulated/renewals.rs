@@ -2,33 +2,14 @@
 
 use std::time::Duration;
 
-use lock_runtime::LockClient;
 use lock_tests::CapturedLog;
 use lock_tests::simulation::{RequestFault, Simulation};
-use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::{builder, holds_within, idle, locks};
+use crate::renewals::hold_and_release;
 
 const LEASE: Duration = Duration::from_secs(3);
-
-/// Takes `holds` keys at once, and frees each key after a time of its own by a release or a drop.
-async fn hold_and_release(client: &LockClient, holds: u32, time: impl Fn(u32) -> Duration) {
-    let mut running = JoinSet::new();
-    for n in 0..holds {
-        let (client, time) = (client.clone(), time(n));
-        running.spawn(async move {
-            let guard = client.lock(format!("k{n}")).acquire().await.expect("free");
-            sleep(time).await;
-            if n % 2 == 0 {
-                guard.release().await.expect("held");
-            }
-        });
-    }
-    while let Some(done) = running.join_next().await {
-        done.expect("no panic");
-    }
-}
 
 /// The renewal is due a third of a lease after the grant. The releases begin before, during and
 /// after it. A renewal that is already in flight extends nothing, and none is sent later.
