@@ -140,13 +140,20 @@ pub(crate) const OURS: Contestant = Contestant {
     ..RUST
 };
 
-pub(crate) const ALL: [Contestant; 22] = [
+pub(crate) const ALL: [Contestant; 23] = [
     Contestant {
         name: "raw",
         role: Role::Limit,
         waits: false,
         servers: ALL_SERVERS,
         stores: &[Redis],
+        ..RUST
+    },
+    Contestant {
+        name: "wire",
+        role: Role::Limit,
+        waits: false,
+        by_default: ByDefault::OnlyIn("uncontended"),
         ..RUST
     },
     Contestant { name: "tokio-mutex", role: Role::Limit, reach: Reach::Process, ..RUST },

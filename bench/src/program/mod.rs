@@ -14,6 +14,7 @@ mod run;
 mod serve;
 mod sessions;
 mod tokio_mutex;
+mod wire;
 
 use anyhow::{Result, bail};
 use lock_runtime::LockClient;
@@ -40,6 +41,9 @@ fn export() -> Result<()> {
 
 /// Runs the contestant `name` until the end of standard input.
 pub(crate) fn start(name: &str, url: &str) -> Result<()> {
+    if name == "wire" {
+        return wire::serve(name, url);
+    }
     // The same runtime as that of `#[tokio::main]`: one worker thread per core.
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {

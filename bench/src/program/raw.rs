@@ -13,12 +13,16 @@ use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, Script, TlsCertif
 
 use super::library::{LEASE, Library};
 
-static RELEASE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
-         return redis.call('del', KEYS[1])",
-    )
-});
+/// Deletes a key with this token.
+pub(super) const RELEASE_SCRIPT: &str = "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
+         return redis.call('del', KEYS[1])";
+
+static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(RELEASE_SCRIPT));
+
+/// The name of the script at a server.
+pub(super) fn release_hash() -> String {
+    RELEASE.get_hash().to_owned()
+}
 
 /// The next token. Tokens must differ, but need not be unpredictable.
 static TOKEN: AtomicU64 = AtomicU64::new(0);

@@ -192,7 +192,7 @@ mod tests {
         let grants: Vec<ProcessGrant> = (0..).zip(turns).map(grant).collect();
         let period = 1_000..1_000 + 100 * turns.len() as u64;
         let outcome = Outcome { grants, period, commands: 80, share: 0.25, processor: 0.0 };
-        let mut measurement = Measurement::new("", &contestant::ALL[3], 0);
+        let mut measurement = Measurement::new("", &contestant::OURS, 0);
         outcome.write(clients, &mut measurement);
         measurement
     }

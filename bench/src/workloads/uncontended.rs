@@ -16,7 +16,7 @@ pub(super) fn measure(
 ) -> Result<Vec<Measurement>> {
     let mut process = [bench.start(contestant)?];
     let mut measurements = Vec::new();
-    for (tasks, shape) in [(1, "1 task"), (64, "64 tasks"), (1024, "1,024 tasks")] {
+    for (tasks, shape) in [(1, "1 task"), (8, "8 tasks"), (64, "64 tasks"), (1024, "1,024 tasks")] {
         let keys: Vec<String> = (0..tasks).map(|key| format!("u{key}")).collect();
         let load = Load { tasks, work: Duration::ZERO, keys: &keys.join(" "), one_more: None };
         let outcome = match run(bench, &mut process, &load) {

@@ -1,7 +1,7 @@
 //! Many requests at a time over one socket. The server answers them in order.
 //!
-//! * A request writes itself to the socket while few others are in flight. From [`MANY`] on, the driver
-//!   writes: a task that first lets all tasks run that are ready, so that one write has all their requests.
+//! * A request writes itself to the socket, with those before it, once enough of them wait
+//!   ([`written_together`]). The driver writes the rest: a task that first lets all tasks run that are ready.
 //! * A request that is alone also reads the socket while it waits, so that no other task has to run. As soon
 //!   as there is another request, the driver reads.
 //! * A future that is not polled must not keep the answers of others. The driver therefore takes over when
@@ -32,14 +32,6 @@ use super::reply::ReplyReader;
 use super::socket::Socket;
 use lock_core::sync::{Mutex, MutexGuard, lock};
 use lock_core::user_code::contained;
-
-/// The number of requests in flight from which the driver writes: with fewer, no other request is likely to
-/// follow soon.
-const MANY: usize = 4;
-
-/// The fewest requests that are written together once [`MANY`] are in flight, so that the server works while more of them are
-/// made. With many in flight, it is an eighth of them.
-const TOGETHER: usize = 8;
 
 /// The most bytes that wait to be written. Only a server that reads nothing leaves as many.
 const MOST_OUTGOING: usize = 4 << 20;
@@ -223,7 +215,7 @@ impl PipelinedSocket {
             state.self_reads += 1;
         }
         state.unwritten += 1;
-        let is_due = count < MANY || state.unwritten >= TOGETHER.max(count / 8);
+        let is_due = state.unwritten >= written_together(count);
         if !is_due {
             woken = woken.or_else(|| state.wake_driver());
         }
@@ -645,8 +637,8 @@ impl Future for Driver {
             if state.reader != Reader::Driver {
                 return Poll::Pending;
             }
-            let has_many = state.waiting.len() >= MANY && !state.outgoing.is_empty();
-            this.has_yielded = has_many && !this.has_yielded;
+            let may_grow = written_together(state.waiting.len()) > 1 && !state.outgoing.is_empty();
+            this.has_yielded = may_grow && !this.has_yielded;
             drop(state);
             if this.has_yielded {
                 cx.waker().wake_by_ref();
@@ -667,6 +659,15 @@ impl Drop for Driver {
         // The runtime may have ended.
         self.shared.end(closed(), false);
     }
+}
+
+/// How many requests one write should have with this many in flight. More would leave the server idle while the
+/// client makes them, and fewer would cost more calls of the system.
+fn written_together(in_flight: usize) -> usize {
+    if in_flight < 4 {
+        return 1;
+    }
+    (in_flight / 3).clamp(2, 8).max(in_flight / 8)
 }
 
 fn wake_all(wakers: Vec<Waker>) {
@@ -777,13 +778,13 @@ mod tests {
         let (socket, driver, mut peer) = pair(None).await;
         let requests: Vec<_> =
             (0..8).map(|_| socket.send(Outgoing::Command(&cmd("PING")))).collect();
-        // Without a driver, only those before the fourth one were written.
-        let mut written = [0; 3 * 14];
+        // Without a driver, the last one waits for others.
+        let mut written = [0; 7 * 14];
         peer.read_exact(&mut written).await.expect("few");
         assert!(peer.try_read(&mut [0; 1]).is_err(), "nothing else");
         tokio::spawn(driver);
         tokio::task::yield_now().await;
-        serve(&mut peer, &["+OK\r\n"; 5]).await;
+        serve(&mut peer, &["+OK\r\n"]).await;
         drop(requests);
     }
 
@@ -884,7 +885,7 @@ mod tests {
         for sent in 1..=200 {
             requests.push(socket.send(Outgoing::Command(&command)));
             let waiting = sent - written.len() / PING;
-            let is_due = sent < MANY || waiting >= TOGETHER.max(sent / 8);
+            let is_due = waiting >= written_together(sent);
             if is_due {
                 let mut some = vec![0; waiting * PING];
                 peer.read_exact(&mut some).await.expect("open");
