@@ -319,10 +319,10 @@ impl AsyncClient for Table {
         Ok(Released::Freed { woken: 1 })
     }
 
-    async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, StoreError> {
+    async fn inspect(&self, key: &str) -> Result<Vec<StoredLease>, StoreError> {
         self.fail().await?;
         let entry = self.live(&self.rows.lock().unwrap(), key);
-        Ok(entry.map(|entry| self.stored(key, entry)))
+        Ok(entry.map(|entry| self.stored(key, entry)).into_iter().collect())
     }
 
     async fn scan(&self, scan: LeaseScan<'_>) -> Result<LeasePage, StoreError> {

@@ -171,6 +171,29 @@ impl TestedStore {
         }
     }
 
+    /// The number of claims in the queue of a lock; none in a store without queues. Blocks the thread.
+    ///
+    /// # Panics
+    ///
+    /// If the store cannot be asked.
+    #[must_use]
+    pub fn queued(&self, key: &str) -> usize {
+        let (Self::Postgres(..) | Self::SharedPostgres(..)) = self else { return 0 };
+        let (url, key) = (self.url(), key.as_bytes());
+        let ask = async {
+            let (session, connection) =
+                tokio_postgres::connect(&url, NoTls).await.expect("it is up");
+            tokio::spawn(connection);
+            let count = "SELECT count(*) FROM distributed_lock_claims WHERE key = $1 AND ticket IS NOT NULL";
+            session.query_one(count, &[&key]).await.expect("the table").get::<_, i64>(0)
+        };
+        let asked = std::thread::scope(|scope| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            scope.spawn(|| runtime.expect("a runtime").block_on(ask)).join().expect("an answer")
+        });
+        usize::try_from(asked).expect("a count")
+    }
+
     /// Deletes the key of a lock, as an operator might.
     pub async fn delete(&self, key: &str) {
         match self {

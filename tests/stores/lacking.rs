@@ -30,13 +30,14 @@ async fn what_a_store_lacks_is_a_configuration_error_that_names_the_option() {
     let client = store.client(LEASE).await;
     let (is_redis, is_quorum) =
         (matches!(store, TestedStore::Redis(_)), matches!(store, TestedStore::Quorum(_)));
+    let is_postgres = matches!(store, TestedStore::Postgres(..) | TestedStore::SharedPostgres(..));
     let lock = client.lock("fair").fair();
     assert_lacks(is_redis, "fair", &lock.acquire().await);
     let lock = client.read_write("shared");
-    assert_lacks(is_redis, "mode", &lock.read().acquire().await);
-    assert_lacks(is_redis, "mode", &lock.write().acquire().await);
+    assert_lacks(is_redis || is_postgres, "mode", &lock.read().acquire().await);
+    assert_lacks(is_redis || is_postgres, "mode", &lock.write().acquire().await);
     let semaphore = client.semaphore("permits", 3);
-    assert_lacks(is_redis, "permits", &semaphore.acquire().await);
+    assert_lacks(is_redis || is_postgres, "permits", &semaphore.acquire().await);
     let lock = client.lock("format").wire_format(WireFormat::Redisson);
     assert_lacks(is_redis, "wire_format", &lock.acquire().await);
     let periodic = client.periodic("period", Duration::from_secs(3600));

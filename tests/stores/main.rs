@@ -10,3 +10,5 @@ mod losses;
 mod service;
 mod suites;
 mod support;
+
+use suites::waits;

@@ -16,9 +16,15 @@ mod leadership;
 mod measurements;
 #[path = "../suites/options.rs"]
 mod options;
+#[path = "../suites/read_write.rs"]
+mod read_write;
 #[path = "../suites/reentrancy.rs"]
 mod reentrancy;
 #[path = "../suites/semantics.rs"]
 mod semantics;
+#[path = "../suites/semaphore.rs"]
+mod semaphore;
 #[path = "../suites/sets.rs"]
 mod sets;
+#[path = "../suites/waits.rs"]
+pub(crate) mod waits;

@@ -28,18 +28,22 @@ pub(crate) async fn is_free(lock: Lock) -> bool {
 
 /// The number of claims that wait for `k` in the queue of the store.
 pub(crate) fn queued(pair: &Pair) -> usize {
-    pair.server.as_ref().map_or(0, |server| server.queued("k"))
+    let of_store = || pair.store.as_ref().map_or(0, |store| store.queued("k"));
+    pair.server.as_ref().map_or_else(of_store, |server| server.queued("k"))
 }
 
 /// Starts a call that waits for `k`. Returns when it has its place behind `before` others.
 pub(crate) async fn waiting(pair: &Pair, lock: Lock, before: usize) -> JoinHandle<LockGuard> {
     let call = tokio::spawn(async move { lock.acquire().await.expect("its turn") });
-    if pair.server.is_none() {
+    if pair.server.is_none() && pair.store.is_none() {
         // The call takes its place when it is first polled.
         tokio::task::yield_now().await;
         return call;
     }
-    let is_queued = || pair.server.as_ref().is_some_and(|it| it.has_woken_claims("k", before + 1));
+    let is_queued = || match &pair.server {
+        Some(server) => server.has_woken_claims("k", before + 1),
+        None => queued(pair) == before + 1,
+    };
     assert!(until(LEASE * 20, is_queued).await.is_some(), "the call does not wait");
     call
 }

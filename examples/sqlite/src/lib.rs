@@ -99,7 +99,7 @@ impl AsyncClient for SqliteClient {
     }
 
     async fn acquire(&self, request: LeaseRequest) -> Result<Acquired, StoreError> {
-        let (Owned { key, owner }, term) = (&request.owned, request.term);
+        let (Owned { key, owner, .. }, term) = (&request.owned, request.term);
         self.transact(|table| {
             if let Some((_, left)) = holder(table, key)?.filter(|(other, _)| other != owner) {
                 return Ok(Acquired::Busy(Left::Time(left)));
@@ -114,7 +114,7 @@ impl AsyncClient for SqliteClient {
     /// Renews all of them in one transaction.
     async fn renew(&self, leases: &[(Owned, Duration)]) -> Vec<Result<Renewed, StoreError>> {
         let renewed = self.transact(|table| {
-            let renew = |(Owned { key, owner }, term): &(Owned, Duration)| {
+            let renew = |(Owned { key, owner, .. }, term): &(Owned, Duration)| {
                 let extend = "UPDATE locks SET until = max(until, ?) WHERE key = ?";
                 Ok(match holder(table, key)? {
                     Some((other, _)) if other == *owner => {
@@ -150,8 +150,9 @@ impl AsyncClient for SqliteClient {
         Extensions::of(&[Extension::Acknowledgements])
     }
 
-    async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, StoreError> {
+    async fn inspect(&self, key: &str) -> Result<Vec<StoredLease>, StoreError> {
         let found = self.transact(|table| holder(table, key))?;
-        Ok(found.map(|(owner, left)| StoredLease::new(key, owner, Some(left))))
+        let lease = found.map(|(owner, left)| StoredLease::new(key, owner, Some(left)));
+        Ok(lease.into_iter().collect())
     }
 }

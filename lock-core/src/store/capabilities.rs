@@ -83,6 +83,12 @@ impl Extensions {
         Self(self.0 | 1 << extension as u16)
     }
 
+    /// These, except one.
+    #[must_use]
+    pub const fn without(self, extension: Extension) -> Self {
+        Self(self.0 & !(1 << extension as u16))
+    }
+
     /// Those that are in both sets.
     #[must_use]
     pub const fn intersection(self, others: Self) -> Self {

@@ -133,6 +133,20 @@ impl Mode {
     }
 }
 
+impl Shares {
+    /// The mode in which a holder has these shares; `None` if there is none.
+    pub fn mode(self) -> Option<Mode> {
+        match (self.count, self.capacity) {
+            (1, ALL_SHARES) => Some(Mode::Read),
+            (ALL_SHARES, ALL_SHARES) => Some(Mode::Write),
+            (count, limit) => {
+                let (count, limit) = (u32::try_from(count).ok()?, u32::try_from(limit).ok()?);
+                (0 < count && count <= limit).then(|| Mode::Permits(Permits::new(count, limit)))
+            }
+        }
+    }
+}
+
 /// The mode in a request; nothing for exclusive locks.
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

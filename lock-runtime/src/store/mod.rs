@@ -6,8 +6,9 @@
 //! inside the process, renewals, deadlines, cancellation. [`conformance`](crate::conformance) tests the implementation.
 //!
 //! Most stores implement [`runner::AsyncClient`]: asynchronous functions that acquire, renew and release a key. The [`runner`]
-//! makes the rest of them; `examples/sqlite` of the repository is such a store. One that has more than plain locks, or does not
-//! wait for its answers, implements these traits itself:
+//! makes the rest of them; `examples/sqlite` of the repository is such a store. Read-write locks, semaphores and their queues
+//! are optional methods of the same trait. A store that takes several keys at once, records runs, passes announcements or
+//! questions on, or does not wait for its answers, implements these traits itself:
 //!
 //! * [`OpenStore`] makes the store of each client.
 //! * [`Backend`] is the store of a client: it connects, and has a [`LockStore`] for each [`Layout`] of locks that it has, such as

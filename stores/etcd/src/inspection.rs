@@ -25,11 +25,11 @@ const NO_LEASE: i64 = 0;
 
 impl Members {
     /// What a key holds.
-    pub(super) async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, EtcdFailure> {
+    pub(super) async fn inspect(&self, key: &str) -> Result<Vec<StoredLease>, EtcdFailure> {
         let range = RangeRequest { key: key.as_bytes().to_vec(), ..RangeRequest::default() };
         let read = self.read(range).await?;
         seen(&Owned::new(key, ""), read.kvs.first())?;
-        Ok(self.stored(&read.kvs).await?.pop())
+        self.stored(&read.kvs).await
     }
 
     /// The next locks whose keys begin with a prefix, in the order of the keys.

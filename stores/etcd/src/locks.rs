@@ -85,7 +85,7 @@ impl AsyncClient for EtcdClient {
         POLL
     }
 
-    async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, StoreError> {
+    async fn inspect(&self, key: &str) -> Result<Vec<StoredLease>, StoreError> {
         self.members.inspect(key).await.map_err(EtcdFailure::into_error)
     }
 

@@ -363,7 +363,7 @@ fn range(key: Vec<u8>) -> RequestOp {
     operation(Operation::Range(RangeRequest { key, ..RangeRequest::default() }))
 }
 
-fn put(Owned { key, owner }: &Owned, lease: i64) -> RequestOp {
+fn put(Owned { key, owner, .. }: &Owned, lease: i64) -> RequestOp {
     operation(Operation::Put(PutRequest {
         key: key.as_bytes().to_vec(),
         value: owner.as_bytes().to_vec(),

@@ -7,16 +7,18 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tokio_postgres::Row;
 
+use super::claims::SharesAsked;
 use super::connector::DatabaseConnector;
-use super::joined::{JoinedRequests, KeyRequest, busy, granted};
+use super::joined::{JoinedRequests, KeyRequest, busy, check_kind, granted};
 use super::listener::ReleaseListener;
 use super::pool::{ConnectionPool, SqlValue};
 use super::statements::{self, LockStatement};
 use super::{inspection, table};
 use lock_core::client_info::ClientInfo;
 use lock_core::store::contract::{
-    Acquired, Extension, Extensions, Fenced, Released, Renewed, StoreError,
+    Acquired, Extension, Extensions, Fenced, ModeChanged, Released, Renewed, StoreError,
 };
+use lock_core::store::different_limits::DifferentLimits;
 use lock_core::store::per_runtime::PerRuntime;
 use lock_core::store::runner::{
     AsyncClient, LeasePage, LeaseRequest, LeaseScan, Owned, StoredLease, WakeUps,
@@ -35,6 +37,7 @@ pub(super) struct PostgresClient {
     renewals: Arc<ConnectionPool>,
     /// Whether notifications arrive.
     is_live: Arc<AtomicBool>,
+    pub(super) limits: DifferentLimits,
 }
 
 fn request(owned: &Owned, term: Duration) -> KeyRequest {
@@ -44,7 +47,8 @@ fn request(owned: &Owned, term: Duration) -> KeyRequest {
 impl PostgresClient {
     pub(super) fn new(connector: DatabaseConnector) -> Self {
         let renewals = Arc::new(ConnectionPool::new(connector.clone(), 1));
-        Self { connector, requests: PerRuntime::default(), renewals, is_live: Arc::default() }
+        let (requests, is_live) = (PerRuntime::default(), Arc::default());
+        Self { connector, requests, renewals, is_live, limits: DifferentLimits::default() }
     }
 
     /// Whether notifications arrive.
@@ -53,7 +57,7 @@ impl PostgresClient {
     }
 
     /// The requests of the current runtime.
-    fn requests(&self) -> Arc<JoinedRequests> {
+    pub(super) fn requests(&self) -> Arc<JoinedRequests> {
         self.requests.here(|| Arc::new(JoinedRequests::new(self.connector.clone())))
     }
 
@@ -62,27 +66,43 @@ impl PostgresClient {
         &self,
         leases: &[&(Owned, Duration)],
     ) -> Vec<Result<Option<Renewed>, StoreError>> {
+        // All of them are locks of one kind.
+        if leases.first().is_some_and(|(owned, _)| SharesAsked::of(owned.mode).is_some()) {
+            return self.renew_claims(leases).await;
+        }
         let keys: Vec<_> = leases.iter().map(|(owned, _)| owned.key.as_bytes()).collect();
         let owners: Vec<_> = leases.iter().map(|(owned, _)| &*owned.owner).collect();
         let terms: Vec<_> = leases.iter().map(|(_, term)| term.as_secs_f64()).collect();
         let values: [SqlValue<'_>; 3] = [&keys, &owners, &terms];
-        match self.renewals.repeat(LockStatement::Renew, &values).await {
-            Ok(rows) if rows.len() == leases.len() => {
-                let outcome = |row: &Row| match (row.get(0), row.get(1), row.get(2)) {
-                    (true, _, _) => Some(Renewed::Extended),
-                    (false, true, _) => Some(Renewed::Taken),
-                    (false, false, true) => None,
-                    (false, false, false) => Some(Renewed::Gone),
-                };
-                rows.iter().map(|row| Ok(outcome(row))).collect()
-            }
-            Ok(_) => vec![Err(StoreError::Unknown("no answer".to_owned())); leases.len()],
-            Err(error) => vec![Err(error); leases.len()],
+        let outcome = |row: &Row| match (row.get(0), row.get(1), row.get(2)) {
+            (true, _, _) => Some(Renewed::Extended),
+            (false, true, _) => Some(Renewed::Taken),
+            (false, false, true) => None,
+            (false, false, false) => Some(Renewed::Gone),
+        };
+        self.renewed(LockStatement::Renew, &values, leases.len(), outcome).await
+    }
+
+    /// The outcomes of a statement that renews so many leases.
+    pub(super) async fn renewed(
+        &self,
+        statement: LockStatement,
+        values: &[SqlValue<'_>],
+        count: usize,
+        outcome: impl Fn(&Row) -> Option<Renewed>,
+    ) -> Vec<Result<Option<Renewed>, StoreError>> {
+        match self.renewals.repeat(statement, values).await {
+            Ok(rows) if rows.len() == count => rows.iter().map(|row| Ok(outcome(row))).collect(),
+            Ok(_) => vec![Err(StoreError::Unknown("no answer".to_owned())); count],
+            Err(error) => vec![Err(error); count],
         }
     }
 
     /// The next token, if the owner has the key.
     async fn issue(&self, owned: &Owned) -> Result<Fenced, StoreError> {
+        if SharesAsked::of(owned.mode).is_some() {
+            return self.fence_writer(owned).await;
+        }
         let values: [SqlValue<'_>; 2] = [&owned.key.as_bytes(), &owned.owner];
         let row = self.requests().pool.row(LockStatement::Fence, &values).await?;
         let token: Option<i64> = row.get(0);
@@ -113,6 +133,9 @@ impl AsyncClient for PostgresClient {
 
     /// If the key seems to be free, a cheaper statement comes first.
     async fn acquire(&self, lease: LeaseRequest) -> Result<Acquired, StoreError> {
+        if let Some(shares) = SharesAsked::of(lease.owned.mode) {
+            return self.claim(&lease, shares).await;
+        }
         let (requests, LeaseRequest { owned, term, fresh, .. }) = (self.requests(), lease);
         if fresh && let Some(outcome) = requests.acquire_free(request(&owned, term)).await? {
             return Ok(outcome);
@@ -120,6 +143,7 @@ impl AsyncClient for PostgresClient {
         let (key, seconds) = (owned.key.as_bytes(), term.as_secs_f64());
         let values: [SqlValue<'_>; 3] = [&key, &owned.owner, &seconds];
         let row = requests.pool.row(LockStatement::Acquire, &values).await?;
+        check_kind(key, row.get(3))?;
         Ok(if row.get(0) { granted(term, row.get(1)) } else { busy(row.get(2)) })
     }
 
@@ -145,6 +169,9 @@ impl AsyncClient for PostgresClient {
     }
 
     async fn release(&self, owned: &Owned, keep: Duration) -> Result<Released, StoreError> {
+        if let Some(shares) = SharesAsked::of(owned.mode) {
+            return self.leave(owned, keep, shares).await;
+        }
         let requests = self.requests();
         if keep.is_zero()
             && let Some(outcome) = requests.release_idle(request(owned, keep)).await?
@@ -189,6 +216,14 @@ impl AsyncClient for PostgresClient {
         Extensions::of(&[Extension::KeptKeys, Extension::Tokens])
     }
 
+    fn counted(&self) -> Option<Extensions> {
+        Some(self.extensions().with(Extension::Queues))
+    }
+
+    async fn change_mode(&self, owned: &Owned) -> Result<ModeChanged, StoreError> {
+        self.change(owned).await
+    }
+
     fn name_in_transactions(&self, token: String) -> Option<String> {
         Some(token)
     }
@@ -204,7 +239,7 @@ impl AsyncClient for PostgresClient {
         if self.is_live.load(Relaxed) { Duration::from_secs(1) } else { Duration::from_millis(250) }
     }
 
-    async fn inspect(&self, key: &str) -> Result<Option<StoredLease>, StoreError> {
+    async fn inspect(&self, key: &str) -> Result<Vec<StoredLease>, StoreError> {
         inspection::inspect(&self.requests().pool, key).await
     }
 

@@ -9,19 +9,21 @@ use super::pool::ConnectionPool;
 use super::session_name::client_of;
 use super::statements::{CLIENTS, INSPECT, SCAN};
 use lock_core::client_info::ClientInfo;
+use lock_core::store::contract::Mode;
+use lock_core::store::layout::Shares;
 use lock_core::store::runner::{LeasePage, LeaseScan, StoredLease};
 use lock_core::store::store_error::StoreError;
 
-/// What the row of a key says.
+/// The leases of the holders of a key.
 pub(super) async fn inspect(
     pool: &ConnectionPool,
     key: &str,
-) -> Result<Option<StoredLease>, StoreError> {
+) -> Result<Vec<StoredLease>, StoreError> {
     let rows = pool.query(INSPECT, &[(&key.as_bytes(), Type::BYTEA)]).await?;
-    Ok(rows.first().and_then(|row| stored(key.to_owned(), row)))
+    Ok(rows.iter().filter_map(stored).collect())
 }
 
-/// The next rows whose keys begin with a prefix, in the order of the keys.
+/// The leases of the next keys that begin with a prefix, in their order.
 pub(super) async fn scan(
     pool: &ConnectionPool,
     scan: LeaseScan<'_>,
@@ -32,16 +34,13 @@ pub(super) async fn scan(
     let rows = pool
         .query(SCAN, &[(&from, Type::BYTEA), (&end, Type::BYTEA), (&limit, Type::INT8)])
         .await?;
-    let is_last = rows.len() < scan.limit;
+    // Several rows in a sequence may be about one key.
+    let keys = rows.chunk_by(|one, next| one.get::<_, &[u8]>(2) == next.get::<_, &[u8]>(2));
+    let is_last = keys.count() < scan.limit;
     let last: Option<&[u8]> = rows.last().map(|row| row.get(2)).filter(|_| !is_last);
     // The first one behind it.
     let next = last.map(|key| [key, b"\0"].concat());
-    let leases = rows.iter().filter_map(|row| {
-        // Keys that are no text are not those of locks.
-        let key = String::from_utf8(row.get(2)).ok()?;
-        stored(key, row)
-    });
-    Ok(LeasePage::new(leases.collect(), next))
+    Ok(LeasePage::new(rows.iter().filter_map(stored).collect(), next))
 }
 
 /// The clients with these ids that are connected.
@@ -56,14 +55,22 @@ pub(super) async fn clients(
     Ok(known.iter().filter(|client| names(&client.id) == 1).cloned().collect())
 }
 
-/// The lease of a row: its owner, and its rest in seconds. `None` if it has just ended.
-fn stored(key: String, row: &Row) -> Option<StoredLease> {
+/// The lease of a row. `None` if it has just ended, or if the key is no text, and so not that of a lock.
+fn stored(row: &Row) -> Option<StoredLease> {
+    let key = String::from_utf8(row.get(2)).ok()?;
     let (owner, left): (Option<String>, Option<f64>) = (row.get(0), row.get(1));
     let left = left.map(|left| Duration::try_from_secs_f64(left).ok());
     // An endless one has no rest.
     let left = if left == Some(None) { return None } else { left.flatten() };
-    let mut lease = StoredLease::new(key, "", left);
-    lease.owner = owner;
+    let mode = match (row.get::<_, Option<i64>>(3), row.get::<_, Option<i64>>(4)) {
+        (Some(count), Some(capacity)) => {
+            Shares { count: count.try_into().ok()?, capacity: capacity.try_into().ok()? }.mode()?
+        }
+        _ if owner.as_ref().is_some_and(|owner| owner.starts_with('(')) => return None,
+        _ => Mode::Exclusive,
+    };
+    let mut lease = StoredLease::new(key, "", left).in_mode(mode);
+    lease.owner = owner.filter(|owner| !owner.starts_with("kept:"));
     Some(lease)
 }
 

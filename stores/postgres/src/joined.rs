@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use tokio_postgres::Row;
 
+use super::claims::other_kind;
 use super::connector::DatabaseConnector;
 use super::pool::{ConnectionPool, PoolTurn, SqlValue, StatementFailure};
 use super::statements::LockStatement;
 use lock_core::join::join_all;
-use lock_core::store::contract::{Acquired, Grant, Left, Released};
+use lock_core::store::contract::{Acquired, Grant, Layout, Left, Released};
 use lock_core::store::joiner::{JoinLimits, JoinTurn, JoinableRequest, RequestJoiner};
 use lock_core::store::store_error::StoreError;
 
@@ -86,7 +87,7 @@ impl JoinedRequests {
         joiner: &Arc<RequestJoiner<KeyRequest, JoinedAnswer<T>>>,
         request: KeyRequest,
         (one, all): (LockStatement, LockStatement),
-        answer: fn(&KeyRequest, &Row) -> Option<T>,
+        answer: fn(&KeyRequest, &Row) -> JoinedAnswer<T>,
     ) -> JoinedAnswer<T> {
         let mut batch = match joiner.turn(request).await {
             Some(JoinTurn::Answered(answer)) => return answer,
@@ -100,9 +101,9 @@ impl JoinedRequests {
             (Err(error), _) => requests.iter().map(|_| Err(error.clone())).collect(),
             (Ok(turn), [request]) if statement == one => {
                 let rows = turn.rows(one, &request.values()).await;
+                let rows = rows.map_err(|failure| failure.error);
                 vec![
-                    rows.map(|rows| rows.first().and_then(|row| answer(request, row)))
-                        .map_err(|failure| failure.error),
+                    rows.and_then(|rows| rows.first().map_or(Ok(None), |row| answer(request, row))),
                 ]
             }
             (Ok(turn), _) => {
@@ -120,14 +121,14 @@ impl JoinedRequests {
         requests: &[KeyRequest],
         is_wanted: impl Fn(usize) -> bool,
         (one, all): (LockStatement, LockStatement),
-        answer: fn(&KeyRequest, &Row) -> Option<T>,
+        answer: fn(&KeyRequest, &Row) -> JoinedAnswer<T>,
     ) -> Vec<JoinedAnswer<T>> {
         let keys: Vec<_> = requests.iter().map(|request| &request.key).collect();
         let owners: Vec<_> = requests.iter().map(|request| &request.owner).collect();
         let terms: Vec<_> = requests.iter().map(|request| request.seconds).collect();
         match turn.rows(all, &[&keys, &owners, &terms]).await {
             Ok(rows) if rows.len() == requests.len() => {
-                requests.iter().zip(&rows).map(|(request, row)| Ok(answer(request, row))).collect()
+                requests.iter().zip(&rows).map(|(request, row)| answer(request, row)).collect()
             }
             Ok(_) => requests.iter().map(|_| unanswered()).collect(),
             Err(StatementFailure { may_be_of_row: false, error }) => {
@@ -139,7 +140,7 @@ impl JoinedRequests {
                         return unanswered();
                     }
                     let rows = self.pool.execute_at_once(one, &request.values()).await?;
-                    Ok(rows.first().and_then(|row| answer(request, row)))
+                    rows.first().map_or(Ok(None), |row| answer(request, row))
                 });
                 join_all(one_by_one).await
             }
@@ -162,17 +163,24 @@ pub(super) fn granted(term: Duration, fence: i64) -> Acquired {
     Acquired::Granted(Grant { fence: u64::try_from(fence).ok(), ..Grant::of(term) })
 }
 
-fn taken(request: &KeyRequest, row: &Row) -> Option<Acquired> {
-    match (row.get::<_, Option<i64>>(0), row.get::<_, Option<f64>>(1)) {
-        (Some(fence), _) => Some(granted(request.term, fence)),
-        (None, left) => left.map(busy),
-    }
+/// The error of a call whose key, by the owner of its row, has another kind of lock.
+pub(super) fn check_kind(key: &[u8], owner: Option<&str>) -> Result<(), StoreError> {
+    let key = || String::from_utf8_lossy(key);
+    owner.map_or(Ok(()), |owner| Err(other_kind(&key(), Layout::TOKEN, Some(owner))))
 }
 
-fn freed(_: &KeyRequest, row: &Row) -> Option<Released> {
-    let is_live: bool = row.get::<_, Option<bool>>(0)?;
+fn taken(request: &KeyRequest, row: &Row) -> JoinedAnswer<Acquired> {
+    check_kind(&request.key, row.get(2))?;
+    Ok(match (row.get::<_, Option<i64>>(0), row.get::<_, Option<f64>>(1)) {
+        (Some(fence), _) => Some(granted(request.term, fence)),
+        (None, left) => left.map(busy),
+    })
+}
+
+fn freed(_: &KeyRequest, row: &Row) -> JoinedAnswer<Released> {
+    let Some(is_live) = row.get::<_, Option<bool>>(0) else { return Ok(None) };
     if !is_live {
-        return Some(Released::Gone);
+        return Ok(Some(Released::Gone));
     }
-    Some(Released::Freed { woken: usize::from(row.get::<_, bool>(1)) })
+    Ok(Some(Released::Freed { woken: usize::from(row.get::<_, bool>(1)) }))
 }

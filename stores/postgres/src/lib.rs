@@ -8,6 +8,7 @@
     reason = "only lock-runtime uses it"
 )]
 
+mod claims;
 mod client;
 mod connector;
 mod errors;
@@ -60,6 +61,7 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 /// | waiting | 1 statement when the wait begins, and after each release; one a second in case a notification is lost |
 /// | who has the lock, when a wait ends without it | 2 statements, which calls for the key share for a second |
 /// | `verify_in` | 1 statement in the transaction of the program |
+/// | a read-write lock or a semaphore | 1 statement, which runs a function in the database, for an acquire, a release or a change of the mode; waiting: 1 when it begins, and one a second |
 ///
 /// While eight acquires of a runtime are in flight, more of them wait for one of those to end, and then go together, up to 32 in one
 /// statement. The same holds for releases.

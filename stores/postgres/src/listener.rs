@@ -19,6 +19,7 @@ use super::pool::{ConnectionPool, Parameter};
 use super::statements::{LISTEN, PROBE, UNLISTEN};
 use lock_core::backoff::between;
 use lock_core::events;
+use lock_core::store::queueing::QueueTicket;
 use lock_core::store::runner::WakeUps;
 use lock_core::store::store_error::StoreError;
 
@@ -133,8 +134,14 @@ impl ReleaseListener {
             self.is_live.store(true, Relaxed);
             // Those who wait have watched their keys in vain until now.
             self.wake_ups.interrupted();
-        } else if let Some(key) = decode(notification.payload()) {
-            self.wake_ups.released(&key);
+            return;
+        }
+        match Notice::decode(notification.payload()) {
+            Some(Notice::Released(key)) => self.wake_ups.released(&key),
+            Some(Notice::Granted { key, owner, ticket, term }) => {
+                self.wake_ups.granted(&key, owner, ticket, term);
+            }
+            None => {}
         }
     }
 }
@@ -165,7 +172,33 @@ async fn unlisten(client: &Client, listening: Option<String>) -> Result<(), toki
     Ok(())
 }
 
-/// The key that is written in hexadecimal digits. `None` if somebody else has sent something else.
+/// What a notification says.
+#[derive(Debug, PartialEq, Eq)]
+enum Notice<'a> {
+    /// A plain lock was released.
+    Released(String),
+    /// A claim that has waited has got its shares, for a lease of this term.
+    Granted { key: String, owner: &'a str, ticket: QueueTicket, term: Duration },
+}
+
+impl<'a> Notice<'a> {
+    /// A key; or a key, an owner, a ticket and seconds. `None` if somebody else has sent something else.
+    fn decode(payload: &'a str) -> Option<Self> {
+        let words: Vec<&str> = payload.split(' ').collect();
+        Some(match words[..] {
+            [key] => Self::Released(decode(key)?),
+            [key, owner, ticket, term] => Self::Granted {
+                key: decode(key)?,
+                owner,
+                ticket: QueueTicket(ticket.parse().ok()?),
+                term: Duration::try_from_secs_f64(term.parse().ok()?).ok()?,
+            },
+            _ => return None,
+        })
+    }
+}
+
+/// The key that is written in hexadecimal digits.
 fn decode(payload: &str) -> Option<String> {
     let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|it| u8::try_from(it).ok());
     let pairs = payload.as_bytes().chunks(2);
@@ -181,6 +214,31 @@ fn decode(payload: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_notification_names_a_key_or_a_claim_that_was_granted() {
+        let key = || "k1".to_owned();
+        assert_eq!(Notice::decode("6b31"), Some(Notice::Released(key())));
+        let (ticket, term) = (QueueTicket(42), Duration::from_millis(1500));
+        let granted = Notice::Granted { key: key(), owner: "owner", ticket, term };
+        assert_eq!(Notice::decode("6b31 owner 42 1.5"), Some(granted));
+        let foreign = [
+            "",
+            "xyz",
+            "6b3",
+            "6b31 o",
+            "6b31 o x 1",
+            "6b31 o 1 -1",
+            "6b31 o 1 1e99",
+            "6b31 o 1 1 1",
+        ];
+        for payload in foreign {
+            assert!(
+                Notice::decode(payload).is_none_or(|it| it == Notice::Released(String::new())),
+                "{payload}"
+            );
+        }
+    }
 
     #[test]
     fn the_pause_without_notifications_doubles_up_to_half_an_hour() {

@@ -4,6 +4,8 @@ BEGIN;
 SELECT pg_advisory_xact_lock(7595446221094703949);
 
 DO $$
+DECLARE
+    permission record;
 BEGIN
     IF to_regclass('distributed_locks') IS NULL THEN
         CREATE TABLE distributed_locks (
@@ -29,6 +31,275 @@ BEGIN
     IF to_regclass('distributed_lock_fences') IS NULL THEN
         CREATE SEQUENCE distributed_lock_fences AS bigint;
     END IF;
+    IF to_regclass('distributed_lock_claims') IS NULL THEN
+        -- The claims to shares of a capacity: a permit of a semaphore is a share of its limit. A reader has one share of
+        -- 10000000000, and a writer has all of them. While there are holders, `distributed_locks` has a row of the key, whose owner
+        -- is the kind of the lock in parentheses. Only who has locked that row adds and removes claims, and its `until` is not
+        -- before the end of any of their leases.
+        CREATE TABLE distributed_lock_claims (
+            key bytea NOT NULL,
+            -- The token of the owner; after `kept:` while its shares stay taken after their release (`min_hold`).
+            owner text NOT NULL,
+            shares bigint NOT NULL,
+            -- The capacity by which the owner counts.
+            capacity bigint NOT NULL,
+            -- The place in the queue, which is in the order of the numbers; NULL for a holder.
+            ticket bigint,
+            -- For how many seconds a claim that waits gets its shares, until its client renews them.
+            term float8 NOT NULL,
+            -- When the lease ends, or the claim is given up, by the clock of the server.
+            until timestamptz NOT NULL,
+            PRIMARY KEY (key, owner)
+        ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+        COMMENT ON TABLE distributed_lock_claims IS 'lock-runtime 1';
+        -- Who may use plain locks may use these.
+        FOR permission IN
+            SELECT privilege_type, CASE WHEN grantee = 0 THEN 'PUBLIC' ELSE grantee::regrole::text END AS grantee
+            FROM pg_class, aclexplode(relacl) WHERE oid = to_regclass('distributed_locks') AND grantee <> relowner
+        LOOP
+            IF permission.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE') THEN
+                EXECUTE format(
+                    'GRANT %s ON distributed_lock_claims TO %s', permission.privilege_type, permission.grantee
+                );
+            END IF;
+        END LOOP;
+    ELSIF obj_description(to_regclass('distributed_lock_claims'), 'pg_class') IS DISTINCT FROM 'lock-runtime 1' THEN
+        RAISE EXCEPTION 'the table distributed_lock_claims is not that of lock-runtime 1; rename or upgrade it';
+    END IF;
+END
+$$;
+
+-- What all of the following functions do: each statement in them sees what was committed before it, because the level of
+-- isolation is READ COMMITTED; on another level, they fail instead. They wait for the row of the key, and for renewals, but not
+-- for those who have verified a hold.
+
+-- Ends the leases of a key that are over, and gives shares to the claims whose turn it is, in the order of their tickets. The
+-- first one that does not fit holds the others back, so that claims for few shares do not overtake one for many. Their clients
+-- are told, except that of one owner. Returns how many claims got theirs.
+CREATE OR REPLACE FUNCTION distributed_lock_settle(of_key bytea, silent text) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    claim record;
+    taken numeric;
+    granted bigint := 0;
+BEGIN
+    DELETE FROM distributed_lock_claims WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM distributed_lock_claims WHERE key = of_key AND until <= clock_timestamp() FOR UPDATE SKIP LOCKED
+    ));
+    SELECT coalesce(sum(shares), 0) INTO taken FROM distributed_lock_claims WHERE key = of_key AND ticket IS NULL;
+    FOR claim IN
+        SELECT * FROM distributed_lock_claims WHERE key = of_key AND ticket IS NOT NULL ORDER BY ticket
+    LOOP
+        EXIT WHEN taken + claim.shares > claim.capacity;
+        UPDATE distributed_lock_claims SET ticket = NULL, until = clock_timestamp() + make_interval(secs => claim.term)
+        WHERE key = of_key AND owner = claim.owner;
+        taken := taken + claim.shares;
+        granted := granted + 1;
+        IF claim.owner <> silent THEN
+            PERFORM pg_notify(
+                'distributed_locks', concat_ws(' ', encode(of_key, 'hex'), claim.owner, claim.ticket, claim.term)
+            );
+        END IF;
+    END LOOP;
+    IF granted > 0 THEN
+        UPDATE distributed_locks SET until = greatest(until, clock_timestamp() + interval '10 s') WHERE key = of_key;
+    END IF;
+    RETURN granted;
+END
+$$;
+
+-- Acquires shares for `seconds`. If they are not free, the claim stands in the queue if it `waits`, for 5 s after each attempt.
+-- Outcomes:
+--   GRANTED   the owner has the shares; `fence` is the fencing token of a writer
+--   BUSY      others have the lock; the next lease ends in `rest` seconds
+--   QUEUED    the same; the claim has this `place`, behind `ahead` others
+--   FORMAT    the key is another kind of lock: `actual` is the owner of its row
+-- `other` is another capacity by which a holder counts.
+CREATE OR REPLACE FUNCTION distributed_lock_claim(
+    of_key bytea, claimant text, seconds float8, wanted bigint, total bigint, waits boolean,
+    OUT outcome text, OUT rest float8, OUT place bigint, OUT ahead bigint, OUT fence bigint, OUT other bigint, OUT actual text
+) LANGUAGE plpgsql AS $$
+DECLARE
+    kind text := CASE WHEN total = 10000000000 THEN '(read-write lock)' ELSE '(semaphore)' END;
+    lasts interval := make_interval(secs => seconds);
+    ends timestamptz;
+    taken numeric;
+    others boolean;
+    granted bigint;
+BEGIN
+    -- Says that the owner is acquiring, until the commit.
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended(claimant, 0)), set_config('lock_timeout', '200ms', true);
+    LOOP
+        SELECT l.owner, l.until INTO actual, ends FROM distributed_locks AS l WHERE l.key = of_key FOR NO KEY UPDATE;
+        EXIT WHEN FOUND;
+        INSERT INTO distributed_locks (key, owner, until, fence) VALUES (of_key, kind, clock_timestamp(), 0)
+        ON CONFLICT (key) DO NOTHING;
+    END LOOP;
+    IF actual IS DISTINCT FROM kind THEN
+        IF ends > clock_timestamp() THEN
+            outcome := 'FORMAT';
+            PERFORM set_config('synchronous_commit', 'off', true);
+            RETURN;
+        END IF;
+        -- It stays taken while a transaction is open that has verified it.
+        PERFORM FROM distributed_locks AS l WHERE l.key = of_key FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            outcome := 'BUSY';
+            rest := 0.1;
+            PERFORM set_config('synchronous_commit', 'off', true);
+            RETURN;
+        END IF;
+        UPDATE distributed_locks AS l SET owner = kind, until = clock_timestamp() WHERE l.key = of_key;
+    END IF;
+    UPDATE distributed_lock_claims AS c SET until = clock_timestamp() + interval '5 s'
+    WHERE c.key = of_key AND c.owner = claimant AND c.ticket IS NOT NULL AND c.until > clock_timestamp();
+    granted := distributed_lock_settle(of_key, claimant);
+    -- A late attempt must not shorten a lease that was extended since, nor undo a change of the mode.
+    UPDATE distributed_lock_claims AS c SET until = greatest(c.until, clock_timestamp() + lasts)
+    WHERE c.key = of_key AND c.owner = claimant AND c.ticket IS NULL;
+    IF FOUND THEN
+        outcome := 'GRANTED';
+    ELSE
+        SELECT coalesce(sum(c.shares), 0), min(c.until), max(c.capacity) FILTER (WHERE c.capacity <> total)
+        INTO taken, ends, other FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.ticket IS NULL;
+        others := EXISTS (SELECT FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.ticket IS NOT NULL);
+        IF NOT others AND taken + wanted <= total THEN
+            INSERT INTO distributed_lock_claims (key, owner, shares, capacity, term, until)
+            VALUES (of_key, claimant, wanted, total, least(seconds, 3), clock_timestamp() + lasts);
+            outcome := 'GRANTED';
+        END IF;
+    END IF;
+    IF outcome = 'GRANTED' THEN
+        -- Three times as long, so that a renewal that cannot lock the row does not have to.
+        UPDATE distributed_locks AS l SET until = greatest(l.until, clock_timestamp() + 3 * lasts) WHERE l.key = of_key;
+        IF wanted = total THEN
+            -- Drawn when the lock already belongs to the owner.
+            fence := nextval('distributed_lock_fences');
+        END IF;
+        RETURN;
+    END IF;
+    rest := greatest(extract(epoch FROM ends - clock_timestamp()), 0.001);
+    IF waits THEN
+        INSERT INTO distributed_lock_claims AS c (key, owner, shares, capacity, ticket, term, until)
+        VALUES (
+            of_key, claimant, wanted, total, nextval('distributed_lock_fences'), least(seconds, 3),
+            clock_timestamp() + interval '5 s'
+        )
+        ON CONFLICT (key, owner) DO UPDATE SET until = excluded.until
+        RETURNING c.ticket INTO place;
+        ahead := (SELECT count(*) FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.ticket < place);
+        outcome := 'QUEUED';
+    ELSE
+        outcome := 'BUSY';
+    END IF;
+    IF granted = 0 THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
+END
+$$;
+
+-- Ends the hold of an owner, and its claim. Its shares stay taken for `keep` seconds. Outcomes:
+--   FREED       `woken` is 1 if others wait
+--   GONE        the owner does not have the lock
+--   TAKEN       the same, and others have its shares
+--   VERIFIED    a transaction is open that has verified the hold
+--   ACQUIRING   an attempt of the owner is not committed
+CREATE OR REPLACE FUNCTION distributed_lock_leave(
+    of_key bytea, leaver text, keep float8, wanted bigint, total bigint, OUT outcome text, OUT woken bigint
+) LANGUAGE plpgsql AS $$
+DECLARE
+    kind text := CASE WHEN total = 10000000000 THEN '(read-write lock)' ELSE '(semaphore)' END;
+    stays interval := make_interval(secs => keep);
+    own record;
+    had boolean;
+    taken numeric;
+    granted bigint;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtextextended(leaver, 0)) THEN
+        outcome := 'ACQUIRING';
+        RETURN;
+    END IF;
+    PERFORM set_config('lock_timeout', '200ms', true);
+    PERFORM FROM distributed_locks AS l WHERE l.key = of_key FOR NO KEY UPDATE;
+    -- Waits for a renewal.
+    SELECT * INTO own FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.owner = leaver FOR NO KEY UPDATE;
+    had := FOUND AND own.ticket IS NULL AND own.until > clock_timestamp();
+    IF FOUND THEN
+        PERFORM FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.owner = leaver FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            outcome := 'VERIFIED';
+            RETURN;
+        END IF;
+        IF had AND keep > 0 THEN
+            -- Another name, so that no renewal in flight extends it.
+            UPDATE distributed_lock_claims AS c SET owner = 'kept:' || leaver, until = clock_timestamp() + stays
+            WHERE c.key = of_key AND c.owner = leaver;
+            UPDATE distributed_locks AS l SET until = greatest(l.until, clock_timestamp() + stays) WHERE l.key = of_key;
+            outcome := 'FREED';
+            woken := 0;
+            RETURN;
+        END IF;
+        DELETE FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.owner = leaver;
+    END IF;
+    granted := distributed_lock_settle(of_key, '');
+    SELECT sum(c.shares) INTO taken FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.ticket IS NULL;
+    IF taken IS NULL THEN
+        DELETE FROM distributed_locks AS l WHERE l.key = of_key AND l.owner = kind;
+    END IF;
+    IF had THEN
+        outcome := 'FREED';
+        woken := EXISTS (SELECT FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.ticket IS NOT NULL)::int;
+        woken := greatest(woken, least(granted, 1));
+    ELSIF taken + wanted > total OR EXISTS (
+        SELECT FROM distributed_locks AS l
+        WHERE l.key = of_key AND l.owner IS DISTINCT FROM kind AND l.until > clock_timestamp()
+    ) THEN
+        outcome := 'TAKEN';
+    ELSE
+        outcome := 'GONE';
+    END IF;
+    -- A release that a crash forgets leaves the lock taken until its lease ends, which is a minute at most then.
+    IF granted = 0 AND (own IS NULL OR own.until < clock_timestamp() + interval '1 minute') THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
+END
+$$;
+
+-- Gives the owner of a read-write lock this number of shares. Outcomes:
+--   DONE    it has them
+--   BUSY    there are other readers, or a claim waits; nothing was changed
+--   GONE    the owner does not have the lock
+--   TAKEN   the same, and a writer has it
+CREATE OR REPLACE FUNCTION distributed_lock_change(of_key bytea, changer text, wanted bigint, OUT outcome text)
+LANGUAGE plpgsql AS $$
+DECLARE
+    own record;
+    taken numeric;
+BEGIN
+    PERFORM set_config('lock_timeout', '200ms', true);
+    PERFORM FROM distributed_locks AS l WHERE l.key = of_key FOR NO KEY UPDATE;
+    SELECT * INTO own FROM distributed_lock_claims AS c
+    WHERE c.key = of_key AND c.owner = changer AND c.ticket IS NULL AND c.until > clock_timestamp() FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        SELECT sum(c.shares) INTO taken FROM distributed_lock_claims AS c
+        WHERE c.key = of_key AND c.ticket IS NULL AND c.until > clock_timestamp();
+        outcome := CASE WHEN taken + wanted > 10000000000 THEN 'TAKEN' ELSE 'GONE' END;
+        RETURN;
+    END IF;
+    IF wanted > own.shares THEN
+        PERFORM distributed_lock_settle(of_key, '');
+        SELECT sum(c.shares) INTO taken FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.ticket IS NULL;
+        IF taken - own.shares + wanted > own.capacity
+            OR EXISTS (SELECT FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.ticket IS NOT NULL)
+        THEN
+            outcome := 'BUSY';
+            RETURN;
+        END IF;
+    END IF;
+    UPDATE distributed_lock_claims AS c SET shares = wanted WHERE c.key = of_key AND c.owner = changer;
+    IF wanted < own.shares THEN
+        PERFORM distributed_lock_settle(of_key, '');
+    END IF;
+    outcome := 'DONE';
 END
 $$;
 
@@ -47,4 +318,5 @@ COMMIT;
 
 -- What a user of the locks needs, in the place of `app`:
 -- GRANT SELECT, INSERT, UPDATE, DELETE ON distributed_locks TO app;
+-- GRANT SELECT, INSERT, UPDATE, DELETE ON distributed_lock_claims TO app;
 -- GRANT USAGE, UPDATE, SELECT ON distributed_lock_fences TO app;

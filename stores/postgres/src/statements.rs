@@ -10,6 +10,21 @@
 
 use tokio_postgres::types::Type;
 
+/// The holders of the keys in `l`, in their order.
+macro_rules! holders {
+    () => {
+        "\
+SELECT
+    coalesce(c.owner, l.owner),
+    CASE WHEN isfinite(coalesce(c.until, l.until))
+        THEN extract(epoch FROM coalesce(c.until, l.until) - clock_timestamp())::float8 END,
+    l.key, c.shares, c.capacity
+FROM l LEFT JOIN distributed_lock_claims AS c
+    ON l.owner LIKE '(%' AND c.key = l.key AND c.ticket IS NULL AND c.until > clock_timestamp()
+ORDER BY l.key, c.until"
+    };
+}
+
 /// Sent before a statement is prepared. The plan of a prepared statement is kept, and while the table is small, that would be
 /// to read all of it. On another level of isolation, a statement fails if others change its rows.
 pub(super) const SESSION: &str =
@@ -27,11 +42,16 @@ pub(super) enum LockStatement {
     Release,
     Keep,
     Fence,
+    Claim,
+    RenewClaims,
+    Leave,
+    Change,
+    FenceWriter,
 }
 
 impl LockStatement {
     /// The number of these statements.
-    pub(super) const COUNT: usize = 9;
+    pub(super) const COUNT: usize = 14;
 
     pub(super) const fn text(self) -> &'static str {
         match self {
@@ -44,15 +64,23 @@ impl LockStatement {
             Self::Release => RELEASE,
             Self::Keep => KEEP,
             Self::Fence => FENCE,
+            Self::Claim => CLAIM,
+            Self::RenewClaims => RENEW_CLAIMS,
+            Self::Leave => LEAVE,
+            Self::Change => CHANGE,
+            Self::FenceWriter => FENCE_WRITER,
         }
     }
 
     /// Whether it is about several locks.
     pub(super) const fn is_about_several(self) -> bool {
-        matches!(self, Self::AcquireAllFree | Self::Renew | Self::ReleaseAllIdle)
+        matches!(
+            self,
+            Self::AcquireAllFree | Self::Renew | Self::ReleaseAllIdle | Self::RenewClaims
+        )
     }
 
-    /// The types of its parameters: of a key, an owner and a time, or of several of each.
+    /// The types of its parameters: of a key, an owner, a time, a number of shares and their capacity, or of several of each.
     pub(super) const fn types(self) -> &'static [Type] {
         match self {
             Self::AcquireFree | Self::Acquire | Self::Keep => {
@@ -61,14 +89,28 @@ impl LockStatement {
             Self::AcquireAllFree | Self::Renew => {
                 &[Type::BYTEA_ARRAY, Type::TEXT_ARRAY, Type::FLOAT8_ARRAY]
             }
-            Self::ReleaseIdle | Self::Release | Self::Fence => &[Type::BYTEA, Type::TEXT],
+            Self::ReleaseIdle | Self::Release | Self::Fence | Self::FenceWriter => {
+                &[Type::BYTEA, Type::TEXT]
+            }
+            Self::Claim => {
+                &[Type::BYTEA, Type::TEXT, Type::FLOAT8, Type::INT8, Type::INT8, Type::BOOL]
+            }
+            Self::RenewClaims => &[
+                Type::BYTEA_ARRAY,
+                Type::TEXT_ARRAY,
+                Type::FLOAT8_ARRAY,
+                Type::INT8_ARRAY,
+                Type::INT8_ARRAY,
+            ],
+            Self::Leave => &[Type::BYTEA, Type::TEXT, Type::FLOAT8, Type::INT8, Type::INT8],
+            Self::Change => &[Type::BYTEA, Type::TEXT, Type::INT8],
             Self::ReleaseAllIdle => &[Type::BYTEA_ARRAY, Type::TEXT_ARRAY],
         }
     }
 }
 
-/// Key, owner and term in seconds. One row: the fencing token if the owner has got the key, and the rest of the lease in
-/// seconds if another owner has it.
+/// Key, owner and term in seconds. One row: the fencing token if the owner has got the key, the rest of the lease in seconds if
+/// another owner has it, and that owner if it is a kind of lock.
 ///
 /// This is a part of [`ACQUIRE`], which costs less, and neither marks a key nor takes over a row. If there is neither a token
 /// nor a rest, [`ACQUIRE`] is necessary: there is a row, but not the lease of another owner. An insertion would wait for
@@ -79,7 +121,7 @@ pub(super) const ACQUIRE_FREE: &str = "\
 WITH begun AS MATERIALIZED (
     SELECT pg_advisory_xact_lock_shared(hashtextextended($2, 0)), set_config('lock_timeout', '200ms', true)
 ), found AS (
-    SELECT until, until > clock_timestamp() AND owner IS DISTINCT FROM $2 AS busy FROM distributed_locks WHERE key = $1
+    SELECT owner, until, until > clock_timestamp() AND owner IS DISTINCT FROM $2 AS busy FROM distributed_locks WHERE key = $1
 ), taken AS (
     INSERT INTO distributed_locks AS l (key, owner, until, fence)
     SELECT $1, $2, clock_timestamp() + make_interval(secs => $3), nextval('distributed_lock_fences')
@@ -91,6 +133,7 @@ WITH begun AS MATERIALIZED (
 SELECT
     (SELECT fence FROM taken),
     (SELECT extract(epoch FROM until - clock_timestamp())::float8 FROM found WHERE busy),
+    (SELECT owner FROM found WHERE busy AND owner LIKE '(%'),
     (SELECT set_config('synchronous_commit', 'off', true) WHERE NOT EXISTS (SELECT FROM taken))";
 
 /// Keys, owners and terms in seconds. One row for each, in their order, as that of [`ACQUIRE_FREE`]. Each key is looked up on
@@ -106,7 +149,7 @@ WITH asked AS (
 ), limited AS MATERIALIZED (
     SELECT set_config('lock_timeout', '200ms', true)
 ), found AS MATERIALIZED (
-    SELECT a.number, l.until, l.until > clock_timestamp() AND l.owner IS DISTINCT FROM a.owner AS busy
+    SELECT a.number, l.owner AS holder, l.until, l.until > clock_timestamp() AND l.owner IS DISTINCT FROM a.owner AS busy
     FROM asked AS a CROSS JOIN LATERAL (SELECT until, owner FROM distributed_locks WHERE key = a.key LIMIT 1) AS l
 ), taken AS (
     INSERT INTO distributed_locks AS l (key, owner, until, fence)
@@ -121,14 +164,15 @@ WITH asked AS (
 SELECT
     taken.fence,
     CASE WHEN found.busy THEN extract(epoch FROM found.until - clock_timestamp())::float8 END,
+    CASE WHEN found.busy AND found.holder LIKE '(%' THEN found.holder END,
     (SELECT set_config('synchronous_commit', 'off', true) WHERE NOT EXISTS (SELECT FROM taken))
 FROM asked
 LEFT JOIN taken USING (owner)
 LEFT JOIN found USING (number)
 ORDER BY number";
 
-/// Key, owner and term in seconds. One row: whether the owner has the key, its fencing token, and the rest of the lease in
-/// seconds.
+/// Key, owner and term in seconds. One row: whether the owner has the key, its fencing token, the rest of the lease in seconds,
+/// and the owner of a key that has another kind of lock.
 ///
 /// A key that is taken is only marked as wanted, once, unless another transaction has locked its row. A key whose lease has ended
 /// stays taken while a transaction is open that has verified the lock: nothing here waits for these, because other requests come
@@ -145,7 +189,7 @@ pub(super) const ACQUIRE: &str = "\
 WITH begun AS MATERIALIZED (
     SELECT pg_advisory_xact_lock_shared(hashtextextended($2, 0)), set_config('lock_timeout', '200ms', true)
 ), busy AS (
-    SELECT until, wanted FROM distributed_locks
+    SELECT owner, until, wanted FROM distributed_locks
     WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2
 ), unmarked AS MATERIALIZED (
     SELECT key FROM distributed_locks
@@ -179,6 +223,7 @@ SELECT
         (SELECT extract(epoch FROM until - clock_timestamp()) FROM busy WHERE wanted),
         0.1
     )::float8,
+    (SELECT owner FROM busy WHERE owner LIKE '(%'),
     (SELECT set_config('synchronous_commit', 'off', true) WHERE NOT EXISTS (SELECT FROM taken))";
 
 /// Keys, owners and terms in seconds. One row for each, in their order: whether the lease was extended, whether another owner has
@@ -318,6 +363,94 @@ SELECT
     (SELECT fence FROM issued),
     EXISTS (SELECT FROM distributed_locks WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2)";
 
+/// Key, owner, term in seconds, shares, their capacity, and whether the claim waits: see `distributed_lock_claim` in the schema.
+const CLAIM: &str = "\
+SELECT outcome, rest, place, ahead, fence, other, actual FROM distributed_lock_claim($1, $2, $3, $4, $5, $6)";
+
+/// Keys, owners, terms in seconds, shares and their capacities. One row for each, in their order: whether the lease was extended,
+/// whether the owner has fewer shares, whether others have its shares, and whether the owner has the key. In the last case, the
+/// lease was not extended because another transaction has locked its row: waiting for that would delay the other renewals.
+///
+/// The row of a key must not end before the leases of its holders. It is extended first, by three terms, so that a renewal
+/// that cannot lock it, because the claims of others have locked it, goes on without.
+const RENEW_CLAIMS: &str = "\
+WITH asked AS (
+    SELECT * FROM unnest($1::bytea[], $2::text[], $3::float8[], $4::bigint[], $5::bigint[])
+        WITH ORDINALITY AS a (key, owner, term, shares, capacity, number)
+), keys AS MATERIALIZED (
+    SELECT a.key, a.term FROM (SELECT key, max(term) AS term FROM asked GROUP BY key) AS a CROSS JOIN LATERAL (
+        SELECT ctid FROM distributed_locks WHERE key = a.key AND owner LIKE '(%' LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+    ) AS it
+), raised AS (
+    UPDATE distributed_locks AS l SET until = greatest(l.until, clock_timestamp() + 3 * make_interval(secs => a.term))
+    FROM keys AS a
+    WHERE l.key = a.key AND l.owner LIKE '(%'
+    RETURNING l.key
+), unlocked AS MATERIALIZED (
+    SELECT a.key, a.owner, a.term, a.number FROM asked AS a CROSS JOIN LATERAL (
+        SELECT ctid FROM distributed_lock_claims AS c
+        WHERE c.key = a.key AND c.owner = a.owner AND c.ticket IS NULL AND c.until > clock_timestamp()
+        LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+    ) AS it
+), extended AS (
+    UPDATE distributed_lock_claims AS c
+    SET until = greatest(c.until, clock_timestamp() + make_interval(secs => a.term))
+    FROM unlocked AS a
+    WHERE c.key = a.key AND c.owner = a.owner AND c.ticket IS NULL AND c.until > clock_timestamp()
+        AND (
+            EXISTS (SELECT FROM raised AS r WHERE r.key = a.key)
+            OR EXISTS (
+                SELECT FROM distributed_locks AS l
+                WHERE l.key = a.key AND l.owner LIKE '(%'
+                    AND l.until >= clock_timestamp() + make_interval(secs => a.term)
+            )
+        )
+    RETURNING a.number, c.shares
+)
+SELECT
+    e.number IS NOT NULL,
+    coalesce(e.shares < a.shares, false),
+    CASE WHEN c.key IS NULL THEN EXISTS (
+        SELECT FROM distributed_locks AS l
+        WHERE l.key = a.key AND l.until > clock_timestamp() AND (l.owner IS NULL OR l.owner NOT LIKE '(%')
+    ) OR coalesce((
+        SELECT sum(o.shares) FROM distributed_lock_claims AS o
+        WHERE o.key = a.key AND o.ticket IS NULL AND o.until > clock_timestamp()
+    ), 0) + a.shares > a.capacity ELSE false END,
+    c.key IS NOT NULL
+FROM asked AS a
+LEFT JOIN extended AS e USING (number)
+LEFT JOIN distributed_lock_claims AS c
+    ON c.key = a.key AND c.owner = a.owner AND c.ticket IS NULL AND c.until > clock_timestamp()
+ORDER BY number";
+
+/// Key, owner, the time for which its shares stay taken in seconds, shares and their capacity: see `distributed_lock_leave`.
+const LEAVE: &str = "SELECT outcome, woken FROM distributed_lock_leave($1, $2, $3, $4, $5)";
+
+/// Key, owner and shares: see `distributed_lock_change`.
+const CHANGE: &str = "SELECT outcome FROM distributed_lock_change($1, $2, $3)";
+
+/// Key and owner of a read-write lock. One row: a token if the owner is a writer, whether it is a reader, and whether others have
+/// the key. While the row of the key is locked, nobody else gets it.
+const FENCE_WRITER: &str = "\
+WITH limited AS MATERIALIZED (
+    SELECT set_config('lock_timeout', '200ms', true)
+), locked AS MATERIALIZED (
+    SELECT key FROM distributed_locks WHERE key = $1 AND owner LIKE '(%' AND (SELECT count(*) FROM limited) > 0 FOR NO KEY UPDATE
+), own AS MATERIALIZED (
+    SELECT shares = capacity AS writes FROM distributed_lock_claims
+    WHERE key = $1 AND owner = $2 AND ticket IS NULL AND until > clock_timestamp() AND EXISTS (SELECT FROM locked)
+    FOR NO KEY UPDATE
+), issued AS (
+    UPDATE distributed_locks SET fence = nextval('distributed_lock_fences')
+    WHERE key = $1 AND EXISTS (SELECT FROM own WHERE writes)
+    RETURNING fence
+)
+SELECT
+    (SELECT fence FROM issued),
+    EXISTS (SELECT FROM own WHERE NOT writes),
+    EXISTS (SELECT FROM distributed_locks WHERE key = $1 AND until > clock_timestamp())";
+
 /// Makes all later tokens higher than this one. Several statements, in one transaction.
 ///
 /// `setval` overwrites what others have drawn since the value was read. So the lock on the table waits for all who may
@@ -331,16 +464,20 @@ pub(super) fn raise_fences(at_least: i64) -> String {
     )
 }
 
-/// Key. A row if it is taken: its owner, and the rest of the lease in seconds; `NULL` if an operator has made it endless.
-pub(super) const INSPECT: &str = "\
-SELECT owner, CASE WHEN isfinite(until) THEN extract(epoch FROM until - clock_timestamp())::float8 END
-FROM distributed_locks WHERE key = $1 AND until > clock_timestamp()";
+/// Key. One row for each holder: its token, the rest of its lease, the key, and its shares and their capacity, or `NULL`. Only
+/// after `kept:` is the token that of an owner who had shares. A lock whose last holder has just ended has a row without shares.
+pub(super) const INSPECT: &str = concat!(
+    "WITH l AS (SELECT * FROM distributed_locks WHERE key = $1 AND until > clock_timestamp()) ",
+    holders!()
+);
 
-/// The first key, the first one behind those that are wanted, or `NULL`, and a number of rows. As [`INSPECT`], with the keys,
-/// in their order.
-pub(super) const SCAN: &str = "\
-SELECT owner, CASE WHEN isfinite(until) THEN extract(epoch FROM until - clock_timestamp())::float8 END, key
-FROM distributed_locks WHERE key >= $1 AND ($2 IS NULL OR key < $2) AND until > clock_timestamp() ORDER BY key LIMIT $3";
+/// The first key, the first one behind those that are wanted, or `NULL`, and a number of keys. As [`INSPECT`], in the order of
+/// the keys.
+pub(super) const SCAN: &str = concat!(
+    "WITH l AS (SELECT * FROM distributed_locks WHERE key >= $1 AND ($2 IS NULL OR key < $2) AND until > clock_timestamp() ",
+    "ORDER BY key LIMIT $3) ",
+    holders!()
+);
 
 /// Ids of clients. The names of the connections of those that are connected, as users who may acquire locks.
 pub(super) const CLIENTS: &str = "\
@@ -348,9 +485,16 @@ SELECT DISTINCT application_name FROM pg_stat_activity
 WHERE datname = current_database() AND split_part(application_name, ' ', 2) = ANY ($1)
     AND has_table_privilege(usesysid, to_regclass('distributed_locks'), 'INSERT')";
 
-/// Key and owner. A row if the owner has the key. Nobody takes it over or deletes it until the transaction ends; renewals go on.
+/// Key and owner. A row if the owner has the key, alone or in another mode. Nobody takes it over or deletes it until the
+/// transaction ends; renewals go on.
 pub(super) const VERIFY: &str = "\
-SELECT 1 FROM distributed_locks WHERE key = $1 AND owner = $2 AND until > clock_timestamp() FOR KEY SHARE";
+WITH alone AS MATERIALIZED (
+    SELECT 1 FROM distributed_locks WHERE key = $1 AND owner = $2 AND until > clock_timestamp() FOR KEY SHARE
+), counted AS MATERIALIZED (
+    SELECT 1 FROM distributed_lock_claims
+    WHERE key = $1 AND owner = $2 AND ticket IS NULL AND until > clock_timestamp() FOR KEY SHARE
+)
+SELECT 1 FROM alone UNION ALL SELECT 1 FROM counted";
 
 /// Key. Whether somebody has it, and whether each statement of the transaction sees what is committed before it.
 pub(super) const IS_TAKEN: &str = "\
@@ -385,6 +529,8 @@ SELECT
             )
             UNION ALL
             SELECT 'the sequence distributed_lock_fences' WHERE to_regclass('distributed_lock_fences') IS NULL
+            UNION ALL
+            SELECT 'the table distributed_lock_claims' WHERE to_regclass('distributed_lock_claims') IS NULL
         ) AS missing (part)
     ), '')";
 

@@ -19,6 +19,10 @@ const OLDEST_SERVER: i32 = 120_000;
 const NAME: &str = "lock-runtime";
 const VERSION: u32 = 1;
 
+/// What the SQL creates if a table of this version lacks it.
+const CREATED: [&str; 2] =
+    ["the sequence distributed_lock_fences", "the table distributed_lock_claims"];
+
 /// A table of locks.
 #[derive(Debug, PartialEq, Eq)]
 enum TableState {
@@ -113,7 +117,7 @@ fn version(comment: &str) -> Option<u32> {
 
 /// What is wrong with a table of this version without these parts.
 fn incomplete(missing: &str) -> String {
-    let advice = if missing == "the sequence distributed_lock_fences" {
+    let advice = if missing.split(", ").all(|part| CREATED.contains(&part)) {
         "run `lockctl migrate`"
     } else {
         "compare it with the SQL of the documentation"

@@ -381,10 +381,11 @@ async fn a_user_without_permissions_is_denied() {
     let grants: Vec<String> = grants
         .map(|grant| format!("GRANT {}", grant.replace(" app;", &format!(" {user};"))))
         .collect();
-    assert_eq!(grants.len(), 2);
+    assert_eq!(grants.len(), 3);
     database.run(&grants.concat()).await;
     let client = client_of(&url, LEASE).await;
     let guard = client.lock("k").acquire().await.expect("free");
     guard.fencing_token().await.expect("held");
     guard.release().await.expect("held");
+    client.semaphore("s", 2).acquire().await.expect("free").release().await.expect("held");
 }

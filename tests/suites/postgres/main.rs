@@ -1,5 +1,6 @@
 //! Locks in PostgreSQL.
 
+mod claims;
 #[cfg(lock_controls)]
 mod controls;
 mod failover;

@@ -11,7 +11,8 @@ use crate::client_info::ClientInfo;
 use crate::error::LockError;
 use crate::maybe_ready::MaybeReady;
 use crate::store::contract::{
-    Backend, BackgroundRuntimes, KeyInspector, Lane, Layout, LockStore, StoreAnswer, StoreError,
+    Backend, BackgroundRuntimes, Extension, Extensions, KeyInspector, Lane, Layout, LockStore,
+    StoreAnswer, StoreError,
 };
 use crate::store::hold_reports::HoldReports;
 use crate::store::key_holder::KeyHolder;
@@ -19,9 +20,15 @@ use crate::store::owner::ClientTag;
 use crate::store::settings::Settings;
 use crate::store::subscriptions::Subscriptions;
 
-/// The store of a client that has plain locks only.
+/// The extensions that the runner passes on.
+const POSSIBLE: Extensions =
+    Extensions::of(&[Extension::KeptKeys, Extension::Tokens, Extension::Acknowledgements]);
+
+/// The store of a client.
 pub struct AsyncBackend<C> {
     locks: Arc<AsyncLocks<C>>,
+    /// Read-write locks and semaphores, if the store has some.
+    counted: Option<[Arc<AsyncLocks<C>>; 2]>,
     inspector: LeaseInspector<C>,
     reports: OnceLock<HoldReports>,
 }
@@ -45,8 +52,24 @@ impl<C: AsyncClient> AsyncBackend<C> {
         let (client, shown) = (make(told.clone()), format!("the store `{name}`"));
         let inspector = LeaseInspector::new(Arc::clone(&client), Arc::clone(&runner), told, tag);
         let subscriptions = Subscriptions::remote(Arc::default());
-        let locks = Arc::new(AsyncLocks { client, shown, runner, subscriptions, tag });
-        Ok(Arc::new(Self { locks, inspector, reports: OnceLock::new() }))
+        let locks = |layout, extensions| {
+            Arc::new(AsyncLocks {
+                client: Arc::clone(&client),
+                layout,
+                extensions,
+                shown: shown.clone(),
+                runner: Arc::clone(&runner),
+                subscriptions: Arc::clone(&subscriptions),
+                tag,
+            })
+        };
+        let counted = client.counted().map(|all| {
+            let all = all.intersection(POSSIBLE.with(Extension::Queues));
+            let of_semaphores = all.without(Extension::Tokens);
+            [locks(Layout::ReadWrite, all), locks(Layout::Semaphore, of_semaphores)]
+        });
+        let locks = locks(Layout::TOKEN, client.extensions().intersection(POSSIBLE));
+        Ok(Arc::new(Self { locks, counted, inspector, reports: OnceLock::new() }))
     }
 }
 
@@ -57,8 +80,8 @@ impl<C: AsyncClient> Backend for AsyncBackend<C> {
     }
 
     fn connect(&self) -> MaybeReady<'_, Result<(), LockError>> {
-        let AsyncLocks { client, runner, subscriptions, .. } = &*self.locks;
-        let wake_ups = WakeUps::new(subscriptions, self.reports.get().cloned());
+        let AsyncLocks { client, runner, subscriptions, tag, .. } = &*self.locks;
+        let wake_ups = WakeUps::new(subscriptions, self.reports.get().cloned(), *tag);
         let connecting = Arc::clone(client);
         let connected = async move { connecting.connect(wake_ups).await };
         runner.connect(connected, client, subscriptions)
@@ -78,7 +101,14 @@ impl<C: AsyncClient> Backend for AsyncBackend<C> {
     }
 
     fn handle(&self, layout: Layout) -> Result<Arc<dyn LockStore>, StoreError> {
-        layout.plain_only(&self.locks.shown)?;
-        Ok(Arc::clone(&self.locks) as Arc<dyn LockStore>)
+        let locks = match (layout, &self.counted) {
+            (Layout::ReadWrite, Some([read_write, _])) => read_write,
+            (Layout::Semaphore, Some([_, semaphores])) => semaphores,
+            _ => {
+                layout.plain_only(&self.locks.shown)?;
+                &self.locks
+            }
+        };
+        Ok(Arc::clone(locks) as Arc<dyn LockStore>)
     }
 }

@@ -9,6 +9,8 @@ use super::stored::{LeasePage, LeaseScan, StoredLease};
 use super::wake_ups::WakeUps;
 use crate::client_info::ClientInfo;
 use crate::store::capabilities::{Extension, Extensions};
+use crate::store::layout::Mode;
+use crate::store::mode_change::ModeChanged;
 use crate::store::requests::{Acquired, Fenced, Released, Renewed};
 use crate::store::store_error::StoreError;
 
@@ -19,19 +21,27 @@ pub struct Owned {
     pub key: String,
     /// The token. Who knows it can release the lock, so it must not be logged.
     pub owner: String,
+    /// The mode in which the owner has the key: [`Mode::Exclusive`] in a store without [other locks](AsyncClient::counted).
+    pub mode: Mode,
 }
 
 impl LeaseRequest {
-    /// A request for a fixed lease.
+    /// A request for a fixed lease, which does not wait.
     pub fn new(owned: Owned, term: Duration) -> Self {
-        Self { owned, term, renewed: false, fresh: false }
+        Self { owned, term, renewed: false, fresh: false, waits: false }
     }
 }
 
 impl Owned {
-    /// The owner of a key.
+    /// The only owner of a key.
     pub fn new(key: &str, owner: &str) -> Self {
-        Self { key: key.to_owned(), owner: owner.to_owned() }
+        Self { key: key.to_owned(), owner: owner.to_owned(), mode: Mode::Exclusive }
+    }
+
+    /// The same, in another mode.
+    #[must_use]
+    pub fn in_mode(self, mode: Mode) -> Self {
+        Self { mode, ..self }
     }
 }
 
@@ -55,9 +65,12 @@ pub struct LeaseRequest {
     /// Whether the key is probably free, no call of this client waits for it, and no earlier attempt of the owner is
     /// unanswered. The store may use its cheapest request then.
     pub fresh: bool,
+    /// Whether the claim stands in the queue if the key is busy, in a store with [`Extension::Queues`]. It is in the queue until
+    /// it is released, as long as it makes an attempt in each second.
+    pub waits: bool,
 }
 
-/// A client of a store, which has plain locks.
+/// A client of a store, which has plain locks at least.
 ///
 /// The methods run at the same time, but a release of an owner comes after its acquires. A future is dropped when it has run for a
 /// response timeout of the [client](crate::store::settings::Settings), or in the case of [`acquire`](Self::acquire) for up to two.
@@ -71,7 +84,8 @@ pub trait AsyncClient: Send + Sync + 'static {
     /// Fails unless locks can be acquired and renewed now.
     fn check(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Takes a key if it is free. If the owner already has it, extends its lease, and never shortens it.
+    /// Takes a key if it is free in the mode of the owner, and nobody waits for it. If the owner already has it, extends its lease,
+    /// and never shortens it. The answer to a claim that [waits](LeaseRequest::waits) in the queue is [`Acquired::Queued`].
     fn acquire(
         &self,
         request: LeaseRequest,
@@ -108,6 +122,23 @@ pub trait AsyncClient: Send + Sync + 'static {
         Extensions::NONE
     }
 
+    /// What the store has for read-write locks and semaphores, besides acquiring, renewing and releasing them. Possible are
+    /// [`Extension::Queues`], and those of [`extensions`](Self::extensions); fencing tokens are those of writers. `None`, as by
+    /// default, if it has no such locks.
+    fn counted(&self) -> Option<Extensions> {
+        None
+    }
+
+    /// Gives the owner of a read-write lock the mode of `owned`: [`Mode::Read`], or [`Mode::Write`] if it is the only reader and
+    /// nobody waits. Required of stores with [such locks](Self::counted).
+    fn change_mode(
+        &self,
+        owned: &Owned,
+    ) -> impl Future<Output = Result<ModeChanged, StoreError>> + Send {
+        let _ = owned;
+        ready(Err(StoreError::lacking("this store", "mode", "holds that change their mode")))
+    }
+
     /// Whether the store calls [`WakeUps::lost`] when another client has changed a key that the client holds.
     fn reports_changes(&self) -> bool {
         false
@@ -141,19 +172,20 @@ pub trait AsyncClient: Send + Sync + 'static {
         Duration::from_millis(100)
     }
 
-    /// What is stored about a key, for `LockError::Busy` and for operators. `None` if nobody has it, and it does not stay taken
-    /// after a release.
+    /// What is stored about a key, for `LockError::Busy` and for operators: the leases of its holders, which are several only
+    /// for readers and permits. None if nobody has it, and it does not stay taken after a release.
     ///
     /// By default, the store does not tell: [`StoreError::Config`] with the option `store`.
     fn inspect(
         &self,
         key: &str,
-    ) -> impl Future<Output = Result<Option<StoredLease>, StoreError>> + Send {
+    ) -> impl Future<Output = Result<Vec<StoredLease>, StoreError>> + Send {
         let _ = key;
         untold("keys that can be inspected")
     }
 
-    /// A part of the keys that are taken, for operators. A key that is taken for the whole scan is in one of the parts.
+    /// A part of the keys that are taken, for operators. A key that is taken for the whole scan is in one of the parts, with all
+    /// its leases.
     ///
     /// By default, the store does not tell, as in [`inspect`](Self::inspect).
     fn scan(

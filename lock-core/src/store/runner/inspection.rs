@@ -1,4 +1,4 @@
-//! What operators see of a store that keeps one lease for each key.
+//! What operators see of a store.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,9 +11,10 @@ use super::stored::{LeaseScan, StoredLease};
 use super::thread::within;
 use crate::client_info::ClientInfo;
 use crate::clock::unix_time;
+use crate::lock_mode::LockMode;
 use crate::lock_state::{Deletion, LockState, StoredHolder, StoredLayout};
 use crate::maybe_ready::MaybeReady;
-use crate::store::contract::{KeyInspector, Lane, Released, StoreAnswer, StoreError};
+use crate::store::contract::{KeyInspector, Lane, Mode, Released, StoreAnswer, StoreError};
 use crate::store::key_holder::KeyHolder;
 use crate::store::owner::ClientTag;
 use crate::store::scanning::{ScanPage, ScanPosition};
@@ -51,11 +52,8 @@ impl<L: AsyncClient> LeaseInspector<L> {
         let (leases, key) = (Arc::clone(&self.leases), key.to_owned());
         let (own, own_tag, timeout) = (self.own.clone(), self.tag, self.runner.response_timeout());
         self.request(async move {
-            let owner = match leases.inspect(&key).await {
-                // The store does not tell.
-                Err(StoreError::Config { option: "store", .. }) => None,
-                lease => lease?.and_then(|lease| lease.owner),
-            };
+            let stored = known(&*leases, &key).await?;
+            let owner = stored.into_iter().find_map(|lease| lease.owner);
             let Some(owner) = owner else { return Ok(None) };
             let Some((tag, id)) = ClientTag::of_owner(&owner) else {
                 return Ok(Some(KeyHolder::default()));
@@ -64,6 +62,14 @@ impl<L: AsyncClient> LeaseInspector<L> {
             let client = if is_own { own } else { named(&*leases, tag, timeout / 2).await };
             Ok(Some(KeyHolder { client, is_own, ..KeyHolder::of(Some(id)) }))
         })
+    }
+}
+
+/// What is stored about a key; nothing if the store does not tell.
+async fn known<L: AsyncClient>(leases: &L, key: &str) -> Result<Vec<StoredLease>, StoreError> {
+    match leases.inspect(key).await {
+        Err(StoreError::Config { option: "store", .. }) => Ok(Vec::new()),
+        leases => leases,
     }
 }
 
@@ -76,26 +82,57 @@ async fn named<L: AsyncClient>(leases: &L, tag: ClientTag, limit: Duration) -> C
     known.unwrap_or_else(|| ClientInfo::default().with_id(id))
 }
 
-/// A lease as an operator sees it, who is not told yet who its client is.
-fn state(lease: StoredLease) -> LockState {
-    let StoredLease { key, owner, left } = lease;
+/// A key as an operator sees it, who is not told yet who the clients of its holders are. None if there are no leases.
+fn state(leases: Vec<StoredLease>) -> Option<LockState> {
+    let first = leases.first()?;
+    let client = first.owner.as_deref().map(ClientTag::of_owner);
+    let layout = match first.mode {
+        Mode::Exclusive if client == Some(None) => StoredLayout::OtherToken,
+        Mode::Exclusive => StoredLayout::Token,
+        Mode::Read | Mode::Write => StoredLayout::ReadWrite,
+        Mode::Permits(_) => StoredLayout::Semaphore,
+    };
+    let key = first.key.clone();
+    Some(LockState::new(key, layout, leases.into_iter().map(holder).collect()))
+}
+
+/// The holder of a lease.
+fn holder(lease: StoredLease) -> StoredHolder {
+    let StoredLease { owner, left, mode, .. } = lease;
     let now = SystemTime::UNIX_EPOCH + unix_time();
-    let client = owner.as_deref().map(ClientTag::of_owner);
-    let layout = if client == Some(None) { StoredLayout::OtherToken } else { StoredLayout::Token };
-    let (tag, began) = client.flatten().map(|(tag, owner)| (tag, owner.began())).unzip();
+    let client = owner.as_deref().and_then(ClientTag::of_owner);
+    let (tag, began) = client.map(|(tag, owner)| (tag, owner.began())).unzip();
     let is_released = owner.is_none();
     let mut holder = StoredHolder::new(owner.unwrap_or_default(), left);
     holder.is_released = is_released;
     holder.client.id = tag.map(ClientTag::to_text);
     // The clock of the holder may be ahead.
     holder.held_for = began.and_then(|began| now.duration_since(began).ok());
-    LockState::new(key, layout, vec![holder])
+    match mode {
+        Mode::Exclusive => {}
+        Mode::Read => holder.mode = Some(LockMode::Read),
+        Mode::Write => holder.mode = Some(LockMode::Write),
+        Mode::Permits(permits) => holder.permits = Some(permits),
+    }
+    holder
+}
+
+/// Those of each key, in their order.
+fn by_key(leases: impl Iterator<Item = StoredLease>) -> Vec<Vec<StoredLease>> {
+    let mut all: Vec<Vec<StoredLease>> = Vec::new();
+    for lease in leases {
+        match all.last_mut() {
+            Some(of_key) if of_key[0].key == lease.key => of_key.push(lease),
+            _ => all.push(vec![lease]),
+        }
+    }
+    all
 }
 
 impl<L: AsyncClient> KeyInspector for LeaseInspector<L> {
     fn read_lock<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<LockState>> {
         let (leases, key) = (Arc::clone(&self.leases), key.to_owned());
-        self.request(async move { Ok(leases.inspect(&key).await?.map(state)) })
+        self.request(async move { Ok(state(leases.inspect(&key).await?)) })
     }
 
     fn name_holders<'a>(&'a self, locks: &'a mut [LockState]) -> StoreAnswer<'a, ()> {
@@ -131,9 +168,13 @@ impl<L: AsyncClient> KeyInspector for LeaseInspector<L> {
             let problem = problem.to_owned();
             return MaybeReady::ready(Err(StoreError::Config { option: "token", problem }));
         }
-        let owned = Owned { key: key.to_owned(), owner: token.to_owned() };
+        let owned = Owned::new(key, token);
         let leases = Arc::clone(&self.leases);
         self.request(async move {
+            let stored = known(&*leases, &owned.key).await?;
+            let lease = stored.into_iter().find(|lease| lease.owner.as_ref() == Some(&owned.owner));
+            let mode = lease.map_or(Mode::Exclusive, |lease| lease.mode);
+            let owned = owned.in_mode(mode);
             Ok(match leases.release(&owned, Duration::ZERO).await? {
                 Released::Freed { .. } => Deletion::Deleted,
                 Released::Taken => Deletion::Changed,
@@ -160,7 +201,8 @@ impl<L: AsyncClient> KeyInspector for LeaseInspector<L> {
             let page = leases.scan(scan).await?;
             let leases = page.leases.into_iter().filter(|lease| glob.matches(&lease.key));
             let next = page.next.map(ScanPosition::Index);
-            Ok(ScanPage { locks: leases.map(state).collect(), next, ..ScanPage::default() })
+            let locks = by_key(leases).into_iter().filter_map(state).collect();
+            Ok(ScanPage { locks, next, ..ScanPage::default() })
         })
     }
 }

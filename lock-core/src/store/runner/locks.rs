@@ -1,4 +1,4 @@
-//! The plain locks of a client whose requests are asynchronous functions.
+//! The locks of a client whose requests are asynchronous functions.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,8 +9,9 @@ use super::requests::{CONNECTION, RequestRunner};
 use crate::join::join_all;
 use crate::maybe_ready::MaybeReady;
 use crate::store::contract::{
-    Acquired, Capabilities, Claim, Extension, Extensions, Fenced, Lane, Layout, LockStore, Release,
-    Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace, StoreAnswer, StoreError,
+    Acquired, Capabilities, Claim, Extensions, Fenced, Lane, Layout, LockStore, ModeChange,
+    ModeChanged, Queueing, Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace,
+    StoreAnswer, StoreError,
 };
 use crate::store::owner::{ClientTag, OwnerId};
 use crate::store::subscriptions::{Subscription, Subscriptions};
@@ -19,13 +20,12 @@ use crate::timeout::RequestTimeout;
 /// The shortest term that a store is asked for.
 const SHORTEST_TERM: Duration = Duration::from_millis(10);
 
-/// The extensions that the runner passes on.
-const POSSIBLE: Extensions =
-    Extensions::of(&[Extension::KeptKeys, Extension::Tokens, Extension::Acknowledgements]);
-
-/// The plain locks of a client.
+/// The locks of a client in one layout.
 pub(super) struct AsyncLocks<C> {
     pub(super) client: Arc<C>,
+    pub(super) layout: Layout,
+    /// What it has besides the required requests.
+    pub(super) extensions: Extensions,
     /// What error messages call the store.
     pub(super) shown: String,
     pub(super) runner: Arc<RequestRunner>,
@@ -37,7 +37,7 @@ type BoxedRelease = Pin<Box<dyn Future<Output = Result<Released, StoreError>> + 
 
 impl<C: AsyncClient> AsyncLocks<C> {
     fn owned(&self, resource: Resource<'_>, owner: OwnerId) -> Owned {
-        Owned { key: resource.key.to_owned(), owner: self.tag.owner_name(owner) }
+        Owned::new(resource.key, &self.tag.owner_name(owner)).in_mode(resource.mode)
     }
 
     /// Releases an owner, as often as it is called.
@@ -63,10 +63,11 @@ impl<C: AsyncClient> LockStore for AsyncLocks<C> {
         timeout: RequestTimeout,
         trace: &'a SendTrace,
     ) -> StoreAnswer<'a, Acquired> {
-        let Claim { resource, owner, term, renewed, .. } = claim;
+        let Claim { resource, owner, term, renewed, queueing, .. } = claim;
         // A request of a call that waits tells the holder so.
         let fresh = claim.fresh && !self.subscriptions.is_live(resource.key);
-        let request = LeaseRequest { owned: self.owned(resource, owner), term, renewed, fresh };
+        let (owned, waits) = (self.owned(resource, owner), queueing != Queueing::None);
+        let request = LeaseRequest { owned, term, renewed, fresh, waits };
         let client = Arc::clone(&self.client);
         let acquire = async move { client.acquire(request).await };
         let release = self.releasing(resource, owner);
@@ -121,14 +122,17 @@ impl<C: AsyncClient> LockStore for AsyncLocks<C> {
     }
 
     fn subscribe(&self, resource: Resource<'_>, owner: OwnerId, _: Duration) -> Subscription {
-        self.subscriptions.listen(resource.key, resource.key, Layout::TOKEN, owner)
+        self.subscriptions.listen(resource.key, resource.key, self.layout, owner)
+    }
+
+    fn change_mode<'a>(&'a self, change: ModeChange<'a>) -> StoreAnswer<'a, ModeChanged> {
+        let resource = Resource { key: change.key, mode: change.to };
+        let (client, hold) = (Arc::clone(&self.client), self.owned(resource, change.owner));
+        self.runner.request(Lane::Caller, async move { client.change_mode(&hold).await })
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            extensions: self.client.extensions().intersection(POSSIBLE),
-            ..Capabilities::PLAIN
-        }
+        Capabilities { extensions: self.extensions, ..Capabilities::PLAIN }
     }
 
     fn reports_changes(&self) -> bool {
@@ -144,6 +148,6 @@ impl<C: AsyncClient> LockStore for AsyncLocks<C> {
     }
 
     fn layout(&self) -> &'static str {
-        Layout::TOKEN.value()
+        self.layout.value()
     }
 }

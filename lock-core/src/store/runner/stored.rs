@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::store::layout::Mode;
+
 /// What a store knows about a key that is taken. `Debug` does not show the owner.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -13,10 +15,12 @@ pub struct StoredLease {
     pub owner: Option<String>,
     /// The rest of the lease, or of the time for which the key is kept. `None` if it never ends.
     pub left: Option<Duration>,
+    /// The mode in which the owner has the key.
+    pub mode: Mode,
 }
 
 impl StoredLease {
-    /// The lease of an owner.
+    /// The lease of the only owner of a key.
     ///
     /// # Examples
     ///
@@ -31,7 +35,13 @@ impl StoredLease {
     /// ```
     #[must_use]
     pub fn new(key: impl Into<String>, owner: impl Into<String>, left: Option<Duration>) -> Self {
-        Self { key: key.into(), owner: Some(owner.into()), left }
+        Self { key: key.into(), owner: Some(owner.into()), left, mode: Mode::Exclusive }
+    }
+
+    /// The same, in another mode.
+    #[must_use]
+    pub fn in_mode(self, mode: Mode) -> Self {
+        Self { mode, ..self }
     }
 
     /// A key that stays taken after its release.
@@ -47,7 +57,7 @@ impl StoredLease {
     /// ```
     #[must_use]
     pub fn kept(key: impl Into<String>, left: Duration) -> Self {
-        Self { key: key.into(), owner: None, left: Some(left) }
+        Self { key: key.into(), owner: None, left: Some(left), mode: Mode::Exclusive }
     }
 }
 
@@ -55,7 +65,7 @@ impl fmt::Debug for StoredLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("StoredLease");
         shown.field("key", &self.key).field("is_kept", &self.owner.is_none());
-        shown.field("left", &self.left).finish_non_exhaustive()
+        shown.field("left", &self.left).field("mode", &self.mode).finish_non_exhaustive()
     }
 }
 

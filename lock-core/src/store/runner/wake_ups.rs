@@ -2,9 +2,12 @@
 
 use std::fmt;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use crate::store::hold_reports::{ChangedKeys, HoldReport, HoldReports};
-use crate::store::subscriptions::Subscriptions;
+use crate::store::owner::ClientTag;
+use crate::store::queueing::QueueTicket;
+use crate::store::subscriptions::{QueueMessage, Subscriptions};
 
 /// Tells a client which keys may be free. Cheap to clone. Its methods never block, and may be called on any thread.
 ///
@@ -15,11 +18,17 @@ pub struct WakeUps {
     subscriptions: Weak<Subscriptions>,
     /// What the holders of locks are told. `None` if there are none.
     reports: Option<HoldReports>,
+    /// The client of the calls.
+    tag: ClientTag,
 }
 
 impl WakeUps {
-    pub(super) fn new(subscriptions: &Arc<Subscriptions>, reports: Option<HoldReports>) -> Self {
-        Self { subscriptions: Arc::downgrade(subscriptions), reports }
+    pub(super) fn new(
+        subscriptions: &Arc<Subscriptions>,
+        reports: Option<HoldReports>,
+        tag: ClientTag,
+    ) -> Self {
+        Self { subscriptions: Arc::downgrade(subscriptions), reports, tag }
     }
 
     /// The key may be free: its owner has released it, or its lease has ended. The calls of this client that wait for it make
@@ -27,6 +36,15 @@ impl WakeUps {
     pub fn released(&self, key: &str) {
         if let Some(subscriptions) = self.subscriptions.upgrade() {
             subscriptions.wake(key, true);
+        }
+    }
+
+    /// The store has given the key to the claim with this token, which has waited in its queue with this ticket, for a lease of
+    /// `term`. Nothing happens if the claim is that of another client.
+    pub fn granted(&self, key: &str, owner: &str, ticket: QueueTicket, term: Duration) {
+        let of_client = ClientTag::of_owner(owner).filter(|(tag, _)| *tag == self.tag);
+        if let (Some((_, owner)), Some(subscriptions)) = (of_client, self.subscriptions.upgrade()) {
+            subscriptions.received(key, owner, QueueMessage::Transfer { ticket, term });
         }
     }
 
