@@ -1,6 +1,7 @@
-//! Read-write locks and semaphores: claims to shares of a capacity.
+//! Read-write locks and semaphores, which are claims to shares of a capacity; and the answers of the functions in the database
+//! (`schema.sql`).
 //!
-//! What happens to the claims of a key is decided by functions in the database (`schema.sql`), one statement at a time: a single
+//! What happens to a key for which claims wait, or that has several holders, is decided there, one statement at a time: a single
 //! statement reads what was committed before it began, although it may have waited for the row of the key since.
 
 use std::time::Duration;
@@ -65,14 +66,7 @@ impl PostgresClient {
         {
             self.limits.found(key, limit, other);
         }
-        let left = row.get::<_, Option<f64>>(1).unwrap_or_default();
-        match row.get(0) {
-            "GRANTED" => Ok(granted(*term, row.get::<_, Option<i64>>(4).unwrap_or_default())),
-            "BUSY" => Ok(busy(left)),
-            "QUEUED" => Ok(queued(&row, left)),
-            "FORMAT" => Err(other_kind(key, layout(shares), row.get(6))),
-            other => Err(unexpected(other)),
-        }
+        acquired(&row, key, *term, layout(shares))
     }
 
     /// Each owner has shares. The outcomes are those of [`renew`](lock_core::store::runner::AsyncClient::renew); `None` if another
@@ -109,19 +103,7 @@ impl PostgresClient {
         let values: [SqlValue<'_>; 5] =
             [&key, &owned.owner, &seconds, &shares.count, &shares.capacity];
         let row = self.requests().pool.row(LockStatement::Leave, &values).await?;
-        let woken = row.get::<_, Option<i64>>(1).unwrap_or_default();
-        match row.get(0) {
-            "FREED" => Ok(Released::Freed { woken: usize::try_from(woken).unwrap_or(1) }),
-            "GONE" => Ok(Released::Gone),
-            "TAKEN" => Ok(Released::Taken),
-            "VERIFIED" => Err(StoreError::Refused(
-                "a transaction is open that has verified the lock".to_owned(),
-            )),
-            "ACQUIRING" => Err(StoreError::Refused(
-                "a transaction is open that has not acquired the lock yet".to_owned(),
-            )),
-            other => Err(unexpected(other)),
-        }
+        released(&row)
     }
 
     pub(super) async fn change(&self, owned: &Owned) -> Result<ModeChanged, StoreError> {
@@ -151,6 +133,38 @@ impl PostgresClient {
             (None, false, true) => Fenced::Taken,
             (None, false, false) => Fenced::Gone,
         })
+    }
+}
+
+/// The answer of `distributed_lock_acquire` or `distributed_lock_claim`.
+pub(super) fn acquired(
+    row: &Row,
+    key: &str,
+    term: Duration,
+    layout: Layout,
+) -> Result<Acquired, StoreError> {
+    let left = row.get::<_, Option<f64>>(1).unwrap_or_default();
+    match row.get(0) {
+        "GRANTED" => Ok(granted(term, row.get::<_, Option<i64>>(4).unwrap_or_default())),
+        "BUSY" => Ok(busy(left)),
+        "QUEUED" => Ok(queued(row, left)),
+        "FORMAT" => Err(other_kind(key, layout, row.get(6))),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// The answer of `distributed_lock_release` or `distributed_lock_leave`.
+pub(super) fn released(row: &Row) -> Result<Released, StoreError> {
+    let woken = row.get::<_, Option<i64>>(1).unwrap_or_default();
+    let refused = |cause: &str| Err(StoreError::Refused(cause.to_owned()));
+    match row.get(0) {
+        // If the number is not known, others may wait.
+        "FREED" => Ok(Released::Freed { woken: usize::try_from(woken).unwrap_or(1) }),
+        "GONE" => Ok(Released::Gone),
+        "TAKEN" => Ok(Released::Taken),
+        "VERIFIED" => refused("a transaction is open that has verified the lock"),
+        "ACQUIRING" => refused("a transaction is open that has not acquired the lock yet"),
+        other => Err(unexpected(other)),
     }
 }
 

@@ -7,16 +7,16 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tokio_postgres::Row;
 
-use super::claims::SharesAsked;
+use super::claims::{SharesAsked, acquired, released};
 use super::connector::DatabaseConnector;
-use super::joined::{JoinedRequests, KeyRequest, busy, check_kind, granted};
+use super::joined::{JoinedRequests, KeyRequest};
 use super::listener::ReleaseListener;
 use super::pool::{ConnectionPool, SqlValue};
 use super::statements::{self, LockStatement};
 use super::{inspection, table};
 use lock_core::client_info::ClientInfo;
 use lock_core::store::contract::{
-    Acquired, Extension, Extensions, Fenced, ModeChanged, Released, Renewed, StoreError,
+    Acquired, Extension, Extensions, Fenced, Layout, ModeChanged, Released, Renewed, StoreError,
 };
 use lock_core::store::different_limits::DifferentLimits;
 use lock_core::store::per_runtime::PerRuntime;
@@ -136,15 +136,14 @@ impl AsyncClient for PostgresClient {
         if let Some(shares) = SharesAsked::of(lease.owned.mode) {
             return self.claim(&lease, shares).await;
         }
-        let (requests, LeaseRequest { owned, term, fresh, .. }) = (self.requests(), lease);
+        let (requests, LeaseRequest { owned, term, fresh, waits, .. }) = (self.requests(), lease);
         if fresh && let Some(outcome) = requests.acquire_free(request(&owned, term)).await? {
             return Ok(outcome);
         }
         let (key, seconds) = (owned.key.as_bytes(), term.as_secs_f64());
-        let values: [SqlValue<'_>; 3] = [&key, &owned.owner, &seconds];
+        let values: [SqlValue<'_>; 4] = [&key, &owned.owner, &seconds, &waits];
         let row = requests.pool.row(LockStatement::Acquire, &values).await?;
-        check_kind(key, row.get(3))?;
-        Ok(if row.get(0) { granted(term, row.get(1)) } else { busy(row.get(2)) })
+        acquired(&row, &owned.key, term, Layout::TOKEN)
     }
 
     /// A row that others have locked for a moment is tried again.
@@ -178,21 +177,9 @@ impl AsyncClient for PostgresClient {
         {
             return Ok(outcome);
         }
-        let statement = if keep.is_zero() { LockStatement::Release } else { LockStatement::Keep };
         let (key, seconds) = (owned.key.as_bytes(), keep.as_secs_f64());
         let values: [SqlValue<'_>; 3] = [&key, &owned.owner, &seconds];
-        let row = requests.pool.row(statement, &values).await?;
-        let told: i64 = row.get(3);
-        match (row.get(0), row.get(1), row.get(2)) {
-            // If the number is not known, others may wait.
-            (true, _, _) => Ok(Released::Freed { woken: usize::try_from(told).unwrap_or(1) }),
-            (false, _, true) => Err(StoreError::Refused(
-                "a transaction is open that has verified the lock, or has not acquired it yet"
-                    .to_owned(),
-            )),
-            (false, true, false) => Ok(Released::Taken),
-            (false, false, false) => Ok(Released::Gone),
-        }
+        released(&requests.pool.row(LockStatement::Release, &values).await?)
     }
 
     async fn fence(&self, owned: &Owned, at_least: u64) -> Result<Fenced, StoreError> {
@@ -213,11 +200,11 @@ impl AsyncClient for PostgresClient {
     }
 
     fn extensions(&self) -> Extensions {
-        Extensions::of(&[Extension::KeptKeys, Extension::Tokens])
+        Extensions::of(&[Extension::KeptKeys, Extension::Tokens, Extension::Queues])
     }
 
     fn counted(&self) -> Option<Extensions> {
-        Some(self.extensions().with(Extension::Queues))
+        Some(self.extensions())
     }
 
     async fn change_mode(&self, owned: &Owned) -> Result<ModeChanged, StoreError> {

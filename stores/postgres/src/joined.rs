@@ -78,7 +78,7 @@ impl JoinedRequests {
     /// Releases a lock on whose row nobody else works.
     pub(super) async fn release_idle(&self, request: KeyRequest) -> JoinedAnswer<Released> {
         let statements = (LockStatement::ReleaseIdle, LockStatement::ReleaseAllIdle);
-        self.send(&self.releases, request, statements, freed).await
+        self.send(&self.releases, request, statements, |_, row| Ok(freed(row))).await
     }
 
     /// The answer to a request, which is sent with others, or on its own.
@@ -164,7 +164,7 @@ pub(super) fn granted(term: Duration, fence: i64) -> Acquired {
 }
 
 /// The error of a call whose key, by the owner of its row, has another kind of lock.
-pub(super) fn check_kind(key: &[u8], owner: Option<&str>) -> Result<(), StoreError> {
+fn check_kind(key: &[u8], owner: Option<&str>) -> Result<(), StoreError> {
     let key = || String::from_utf8_lossy(key);
     owner.map_or(Ok(()), |owner| Err(other_kind(&key(), Layout::TOKEN, Some(owner))))
 }
@@ -177,10 +177,8 @@ fn taken(request: &KeyRequest, row: &Row) -> JoinedAnswer<Acquired> {
     })
 }
 
-fn freed(_: &KeyRequest, row: &Row) -> JoinedAnswer<Released> {
-    let Some(is_live) = row.get::<_, Option<bool>>(0) else { return Ok(None) };
-    if !is_live {
-        return Ok(Some(Released::Gone));
-    }
-    Ok(Some(Released::Freed { woken: usize::from(row.get::<_, bool>(1)) }))
+fn freed(row: &Row) -> Option<Released> {
+    let is_live: bool = row.get::<_, Option<bool>>(0)?;
+    // Nobody waits for it.
+    Some(if is_live { Released::Freed { woken: 0 } } else { Released::Gone })
 }

@@ -55,13 +55,13 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 /// | | costs |
 /// |---|---|
 /// | an acquire | 1 statement; 2 for the first call after a lease that has ended, or after a `min_hold` |
-/// | a release | 1 statement; 2 if the lock was lost, or another transaction works on its row |
+/// | a release | 1 statement; 2 if others wait, the lock was lost, or another transaction works on its row |
 /// | holding | 1 statement for up to 100 locks, every third of the lease |
 /// | a fencing token | 0 for the call that acquires the lock; 1 for a call to which it was handed off inside the process |
-/// | waiting | 1 statement when the wait begins, and after each release; one a second in case a notification is lost |
+/// | waiting | 2 statements when the wait begins, and one a second; who waits is served in the order of arrival |
 /// | who has the lock, when a wait ends without it | 2 statements, which calls for the key share for a second |
 /// | `verify_in` | 1 statement in the transaction of the program |
-/// | a read-write lock or a semaphore | 1 statement, which runs a function in the database, for an acquire, a release or a change of the mode; waiting: 1 when it begins, and one a second |
+/// | a read-write lock or a semaphore | 1 statement, which runs a function in the database, for an acquire, a release or a change of the mode |
 ///
 /// While eight acquires of a runtime are in flight, more of them wait for one of those to end, and then go together, up to 32 in one
 /// statement. The same holds for releases.

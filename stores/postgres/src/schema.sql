@@ -18,7 +18,8 @@ BEGIN
             -- A number from the sequence below, drawn for the last grant. The fencing token of the holder is this one,
             -- or a higher one.
             fence bigint NOT NULL,
-            -- Whether others wait for the key, so that its release has to notify them.
+            -- Whether others wait for the key: claims of `distributed_lock_claims`, or programs of a version without those,
+            -- which its release has to notify.
             wanted boolean NOT NULL DEFAULT false,
             -- An update of a column of a unique index locks a row like a deletion does. So nobody can take a lock over
             -- that a transaction has verified, until it ends. A renewal changes only `until`, and does not wait.
@@ -35,7 +36,7 @@ BEGIN
         -- The claims to shares of a capacity: a permit of a semaphore is a share of its limit. A reader has one share of
         -- 10000000000, and a writer has all of them. While there are holders, `distributed_locks` has a row of the key, whose owner
         -- is the kind of the lock in parentheses. Only who has locked that row adds and removes claims, and its `until` is not
-        -- before the end of any of their leases.
+        -- before the end of any of their leases. A claim to an exclusive lock, of 0 shares of 0, is here only while it waits.
         CREATE TABLE distributed_lock_claims (
             key bytea NOT NULL,
             -- The token of the owner; after `kept:` while its shares stay taken after their release (`min_hold`).
@@ -71,7 +72,164 @@ $$;
 
 -- What all of the following functions do: each statement in them sees what was committed before it, because the level of
 -- isolation is READ COMMITTED; on another level, they fail instead. They wait for the row of the key, and for renewals, but not
--- for those who have verified a hold.
+-- for those who have verified a hold. The longest wait is short, because other requests come next on the connection: the statement
+-- fails then, and the client repeats it.
+
+-- Gives an exclusive lock that is free to the claim that comes next, and tells its client, unless it is that of one owner. Returns
+-- the owner of the claim, or NULL if nobody waits. The caller has locked the row of the key.
+CREATE OR REPLACE FUNCTION distributed_lock_pass(of_key bytea, silent text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    next record;
+BEGIN
+    DELETE FROM distributed_lock_claims WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM distributed_lock_claims WHERE key = of_key AND until <= clock_timestamp() FOR UPDATE SKIP LOCKED
+    ));
+    DELETE FROM distributed_lock_claims WHERE (key, owner) IN (
+        SELECT key, owner FROM distributed_lock_claims WHERE key = of_key AND capacity = 0 ORDER BY ticket LIMIT 1
+    ) RETURNING * INTO next;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    UPDATE distributed_locks SET
+        owner = next.owner,
+        until = clock_timestamp() + make_interval(secs => next.term),
+        fence = nextval('distributed_lock_fences'),
+        wanted = EXISTS (SELECT FROM distributed_lock_claims WHERE key = of_key AND capacity = 0)
+    WHERE key = of_key;
+    IF next.owner <> silent THEN
+        PERFORM pg_notify('distributed_locks', concat_ws(' ', encode(of_key, 'hex'), next.owner, next.ticket, next.term));
+    END IF;
+    RETURN next.owner;
+END
+$$;
+
+-- Acquires an exclusive lock for `seconds`. The outcomes are those of `distributed_lock_claim`, and `fence` is the fencing token.
+CREATE OR REPLACE FUNCTION distributed_lock_acquire(
+    of_key bytea, claimant text, seconds float8, waits boolean,
+    OUT outcome text, OUT rest float8, OUT place bigint, OUT ahead bigint, OUT fence bigint, OUT other bigint, OUT actual text
+) LANGUAGE plpgsql AS $$
+DECLARE
+    lasts interval := make_interval(secs => seconds);
+    ends timestamptz;
+    next text;
+BEGIN
+    -- Says that the owner is acquiring, until the commit.
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended(claimant, 0)), set_config('lock_timeout', '20ms', true);
+    LOOP
+        IF waits THEN
+            SELECT l.owner, l.until INTO actual, ends FROM distributed_locks AS l WHERE l.key = of_key FOR NO KEY UPDATE;
+        ELSE
+            SELECT l.owner, l.until INTO actual, ends FROM distributed_locks AS l WHERE l.key = of_key
+            FOR NO KEY UPDATE SKIP LOCKED;
+        END IF;
+        EXIT WHEN FOUND;
+        -- Another transaction works on it. Its commit may wait for a standby.
+        IF NOT waits AND EXISTS (SELECT FROM distributed_locks AS l WHERE l.key = of_key) THEN
+            outcome := 'BUSY';
+            rest := 0.1;
+            PERFORM set_config('synchronous_commit', 'off', true);
+            RETURN;
+        END IF;
+        INSERT INTO distributed_locks (key, owner, until, fence) VALUES (of_key, NULL, clock_timestamp(), 0)
+        ON CONFLICT (key) DO NOTHING;
+    END LOOP;
+    UPDATE distributed_lock_claims AS c SET until = clock_timestamp() + interval '5 s'
+    WHERE c.key = of_key AND c.owner = claimant AND c.until > clock_timestamp();
+    IF ends > clock_timestamp() AND actual IS DISTINCT FROM claimant THEN
+        IF actual LIKE '(%' THEN
+            outcome := 'FORMAT';
+            PERFORM set_config('synchronous_commit', 'off', true);
+            RETURN;
+        END IF;
+    ELSE
+        -- It stays taken while a transaction is open that has verified it.
+        PERFORM FROM distributed_locks AS l WHERE l.key = of_key FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND AND actual IS DISTINCT FROM claimant THEN
+            outcome := 'BUSY';
+            rest := 0.1;
+            PERFORM set_config('synchronous_commit', 'off', true);
+            RETURN;
+        END IF;
+        IF actual IS DISTINCT FROM claimant THEN
+            next := distributed_lock_pass(of_key, claimant);
+        END IF;
+        IF next IS NULL OR next = claimant THEN
+            UPDATE distributed_locks AS l SET
+                owner = claimant, until = greatest(l.until, clock_timestamp() + lasts), fence = nextval('distributed_lock_fences')
+            WHERE l.key = of_key RETURNING l.fence INTO fence;
+            outcome := 'GRANTED';
+            RETURN;
+        END IF;
+        SELECT l.until INTO ends FROM distributed_locks AS l WHERE l.key = of_key;
+    END IF;
+    rest := greatest(extract(epoch FROM ends - clock_timestamp()), 0.001);
+    outcome := 'BUSY';
+    IF waits THEN
+        INSERT INTO distributed_lock_claims AS c (key, owner, shares, capacity, ticket, term, until)
+        VALUES (of_key, claimant, 0, 0, nextval('distributed_lock_fences'), least(seconds, 3), clock_timestamp() + interval '5 s')
+        ON CONFLICT (key, owner) DO UPDATE SET until = excluded.until
+        RETURNING c.ticket INTO place;
+        UPDATE distributed_locks AS l SET wanted = true WHERE l.key = of_key AND NOT l.wanted;
+        ahead := (SELECT count(*) FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.ticket < place);
+        outcome := 'QUEUED';
+    END IF;
+    IF next IS NULL THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
+END
+$$;
+
+-- Ends the hold of an owner, and its claim, and gives the lock to the claim that comes next. It stays taken for `keep` seconds. The
+-- outcomes are those of `distributed_lock_leave`.
+CREATE OR REPLACE FUNCTION distributed_lock_release(of_key bytea, leaver text, keep float8, OUT outcome text, OUT woken bigint)
+LANGUAGE plpgsql AS $$
+DECLARE
+    own record;
+    had boolean;
+    next text;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtextextended(leaver, 0)) THEN
+        outcome := 'ACQUIRING';
+        RETURN;
+    END IF;
+    PERFORM set_config('lock_timeout', '200ms', true);
+    -- Waits for renewals, and for those who begin to wait.
+    SELECT * INTO own FROM distributed_locks AS l WHERE l.key = of_key FOR NO KEY UPDATE;
+    had := own.until > clock_timestamp();
+    DELETE FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.owner = leaver AND c.capacity = 0;
+    IF own.owner IS DISTINCT FROM leaver THEN
+        outcome := CASE WHEN had THEN 'TAKEN' ELSE 'GONE' END;
+        PERFORM set_config('synchronous_commit', 'off', true);
+        RETURN;
+    END IF;
+    PERFORM FROM distributed_locks AS l WHERE l.key = of_key FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        outcome := CASE WHEN had THEN 'VERIFIED' ELSE 'GONE' END;
+        RETURN;
+    END IF;
+    outcome := CASE WHEN had THEN 'FREED' ELSE 'GONE' END;
+    woken := 0;
+    IF had AND keep > 0 THEN
+        UPDATE distributed_locks AS l SET owner = NULL, until = clock_timestamp() + make_interval(secs => keep)
+        WHERE l.key = of_key;
+        RETURN;
+    END IF;
+    next := distributed_lock_pass(of_key, '');
+    IF next IS NOT NULL THEN
+        woken := 1;
+        RETURN;
+    END IF;
+    DELETE FROM distributed_locks AS l WHERE l.key = of_key;
+    IF own.wanted THEN
+        -- For programs that wait without a claim.
+        PERFORM pg_notify('distributed_locks', encode(of_key, 'hex'));
+        woken := 1;
+    END IF;
+    IF own.until < clock_timestamp() + interval '1 minute' THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
+END
+$$;
 
 -- Ends the leases of a key that are over, and gives shares to the claims whose turn it is, in the order of their tickets. The
 -- first one that does not fit holds the others back, so that claims for few shares do not overtake one for many. Their clients
@@ -87,7 +245,8 @@ BEGIN
     ));
     SELECT coalesce(sum(shares), 0) INTO taken FROM distributed_lock_claims WHERE key = of_key AND ticket IS NULL;
     FOR claim IN
-        SELECT * FROM distributed_lock_claims WHERE key = of_key AND ticket IS NOT NULL ORDER BY ticket
+        SELECT * FROM distributed_lock_claims
+        WHERE key = of_key AND ticket IS NOT NULL AND capacity > 0 ORDER BY ticket
     LOOP
         EXIT WHEN taken + claim.shares > claim.capacity;
         UPDATE distributed_lock_claims SET ticket = NULL, until = clock_timestamp() + make_interval(secs => claim.term)
@@ -126,8 +285,7 @@ DECLARE
     others boolean;
     granted bigint;
 BEGIN
-    -- Says that the owner is acquiring, until the commit.
-    PERFORM pg_advisory_xact_lock_shared(hashtextextended(claimant, 0)), set_config('lock_timeout', '200ms', true);
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended(claimant, 0)), set_config('lock_timeout', '20ms', true);
     LOOP
         SELECT l.owner, l.until INTO actual, ends FROM distributed_locks AS l WHERE l.key = of_key FOR NO KEY UPDATE;
         EXIT WHEN FOUND;
@@ -161,7 +319,9 @@ BEGIN
     ELSE
         SELECT coalesce(sum(c.shares), 0), min(c.until), max(c.capacity) FILTER (WHERE c.capacity <> total)
         INTO taken, ends, other FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.ticket IS NULL;
-        others := EXISTS (SELECT FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.ticket IS NOT NULL);
+        others := EXISTS (
+            SELECT FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.ticket IS NOT NULL AND c.capacity > 0
+        );
         IF NOT others AND taken + wanted <= total THEN
             INSERT INTO distributed_lock_claims (key, owner, shares, capacity, term, until)
             VALUES (of_key, claimant, wanted, total, least(seconds, 3), clock_timestamp() + lasts);

@@ -40,7 +40,6 @@ pub(super) enum LockStatement {
     ReleaseIdle,
     ReleaseAllIdle,
     Release,
-    Keep,
     Fence,
     Claim,
     RenewClaims,
@@ -51,7 +50,7 @@ pub(super) enum LockStatement {
 
 impl LockStatement {
     /// The number of these statements.
-    pub(super) const COUNT: usize = 14;
+    pub(super) const COUNT: usize = 13;
 
     pub(super) const fn text(self) -> &'static str {
         match self {
@@ -62,7 +61,6 @@ impl LockStatement {
             Self::ReleaseIdle => RELEASE_IDLE,
             Self::ReleaseAllIdle => RELEASE_ALL_IDLE,
             Self::Release => RELEASE,
-            Self::Keep => KEEP,
             Self::Fence => FENCE,
             Self::Claim => CLAIM,
             Self::RenewClaims => RENEW_CLAIMS,
@@ -83,15 +81,12 @@ impl LockStatement {
     /// The types of its parameters: of a key, an owner, a time, a number of shares and their capacity, or of several of each.
     pub(super) const fn types(self) -> &'static [Type] {
         match self {
-            Self::AcquireFree | Self::Acquire | Self::Keep => {
-                &[Type::BYTEA, Type::TEXT, Type::FLOAT8]
-            }
+            Self::AcquireFree | Self::Release => &[Type::BYTEA, Type::TEXT, Type::FLOAT8],
+            Self::Acquire => &[Type::BYTEA, Type::TEXT, Type::FLOAT8, Type::BOOL],
             Self::AcquireAllFree | Self::Renew => {
                 &[Type::BYTEA_ARRAY, Type::TEXT_ARRAY, Type::FLOAT8_ARRAY]
             }
-            Self::ReleaseIdle | Self::Release | Self::Fence | Self::FenceWriter => {
-                &[Type::BYTEA, Type::TEXT]
-            }
+            Self::ReleaseIdle | Self::Fence | Self::FenceWriter => &[Type::BYTEA, Type::TEXT],
             Self::Claim => {
                 &[Type::BYTEA, Type::TEXT, Type::FLOAT8, Type::INT8, Type::INT8, Type::BOOL]
             }
@@ -171,60 +166,11 @@ LEFT JOIN taken USING (owner)
 LEFT JOIN found USING (number)
 ORDER BY number";
 
-/// Key, owner and term in seconds. One row: whether the owner has the key, its fencing token, the rest of the lease in seconds,
-/// and the owner of a key that has another kind of lock.
+/// Key, owner, term in seconds, and whether the claim waits: see `distributed_lock_acquire` in the schema.
 ///
-/// A key that is taken is only marked as wanted, once, unless another transaction has locked its row. A key whose lease has ended
-/// stays taken while a transaction is open that has verified the lock: nothing here waits for these, because other requests come
-/// next on the same connection. Only
-/// one of the parts changes the row. The token is drawn when the key already belongs to the owner: one that was drawn before
-/// could be lower than that of an owner who came and went in between.
-///
-/// The advisory lock says that the owner is acquiring, until the commit, which may wait for a standby. A release of this owner
-/// would not see the row before, and fails instead.
-///
-/// The last column is never read. Without a grant, the commit does not wait: a mark that is lost is made again, because a
-/// crash also ends the connections of those who wait. Until the commit, the mark keeps the release waiting.
-pub(super) const ACQUIRE: &str = "\
-WITH begun AS MATERIALIZED (
-    SELECT pg_advisory_xact_lock_shared(hashtextextended($2, 0)), set_config('lock_timeout', '200ms', true)
-), busy AS (
-    SELECT owner, until, wanted FROM distributed_locks
-    WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2
-), unmarked AS MATERIALIZED (
-    SELECT key FROM distributed_locks
-    WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2 AND NOT wanted
-    FOR NO KEY UPDATE SKIP LOCKED
-), marked AS (
-    UPDATE distributed_locks SET wanted = true
-    WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2 AND EXISTS (SELECT FROM unmarked)
-    RETURNING until
-), ended AS (
-    SELECT key FROM distributed_locks WHERE key = $1 AND (until <= clock_timestamp() OR owner = $2)
-    FOR UPDATE SKIP LOCKED
-), taken AS (
-    INSERT INTO distributed_locks AS l (key, owner, until, fence)
-    SELECT $1, $2, clock_timestamp() + make_interval(secs => $3), nextval('distributed_lock_fences')
-    WHERE (SELECT count(*) FROM begun) = 1
-        AND NOT EXISTS (SELECT FROM busy)
-        AND (EXISTS (SELECT FROM ended) OR NOT EXISTS (SELECT FROM distributed_locks WHERE key = $1))
-    ON CONFLICT (key) DO UPDATE SET
-        owner = excluded.owner,
-        until = CASE WHEN l.owner = excluded.owner THEN greatest(l.until, excluded.until) ELSE excluded.until END,
-        fence = excluded.fence
-    WHERE l.until <= clock_timestamp() OR l.owner = excluded.owner
-    RETURNING nextval('distributed_lock_fences') AS fence
-)
-SELECT
-    EXISTS (SELECT FROM taken),
-    coalesce((SELECT fence FROM taken), 0),
-    coalesce(
-        (SELECT extract(epoch FROM until - clock_timestamp()) FROM marked),
-        (SELECT extract(epoch FROM until - clock_timestamp()) FROM busy WHERE wanted),
-        0.1
-    )::float8,
-    (SELECT owner FROM busy WHERE owner LIKE '(%'),
-    (SELECT set_config('synchronous_commit', 'off', true) WHERE NOT EXISTS (SELECT FROM taken))";
+/// Without a grant, the commit does not wait: a claim that is lost is made again by its next attempt.
+const ACQUIRE: &str = "\
+SELECT outcome, rest, place, ahead, fence, other, actual FROM distributed_lock_acquire($1, $2, $3, $4)";
 
 /// Keys, owners and terms in seconds. One row for each, in their order: whether the lease was extended, whether another owner has
 /// the key, and whether the owner has it. In the last case, the lease was not extended because another transaction has locked the row:
@@ -249,18 +195,16 @@ LEFT JOIN extended AS e USING (number)
 LEFT JOIN distributed_locks AS l ON l.key = a.key AND l.until > clock_timestamp()
 ORDER BY number";
 
-/// Key and owner. A row if the key was freed: whether the lease had not ended, and whether others wait for the key, who are
-/// told. Otherwise there is none, and [`RELEASE`] is necessary: the owner does not have the key, or another transaction has
-/// locked the row, or has just changed it. (In the last case, the commit waits, although it has freed nothing.)
+/// Key and owner. A row if the key was freed: whether the lease had not ended. Otherwise there is none, and [`RELEASE`] is
+/// necessary: the owner does not have the key, others wait for it, or another transaction has locked the row, or has just changed
+/// it. (In the last cases, the commit waits, although it has freed nothing.)
 ///
-/// The last columns are never read.
+/// The last column is never read.
 pub(super) const RELEASE_IDLE: &str = "\
 DELETE FROM distributed_locks
-WHERE ctid = (SELECT ctid FROM distributed_locks WHERE key = $1 AND owner = $2 FOR UPDATE SKIP LOCKED)
+WHERE ctid = (SELECT ctid FROM distributed_locks WHERE key = $1 AND owner = $2 AND NOT wanted FOR UPDATE SKIP LOCKED)
 RETURNING
     until > clock_timestamp(),
-    wanted,
-    CASE WHEN wanted THEN pg_notify('distributed_locks', encode($1, 'hex'))::text END,
     CASE WHEN until < clock_timestamp() + interval '1 minute' THEN set_config('synchronous_commit', 'off', true) END";
 
 /// Keys and owners. One row for each, in their order, as that of [`RELEASE_IDLE`]; its columns are `NULL` where that has none.
@@ -272,15 +216,14 @@ WITH asked AS (
     DELETE FROM distributed_locks
     WHERE ctid = ANY (ARRAY(
         SELECT l.ctid FROM asked AS a CROSS JOIN LATERAL (
-            SELECT ctid FROM distributed_locks WHERE key = a.key AND owner = a.owner LIMIT 1 FOR UPDATE SKIP LOCKED
+            SELECT ctid FROM distributed_locks WHERE key = a.key AND owner = a.owner AND NOT wanted LIMIT 1
+            FOR UPDATE SKIP LOCKED
         ) AS l
     ))
-    RETURNING key, owner, until, wanted
+    RETURNING owner, until
 )
 SELECT
     freed.until > clock_timestamp(),
-    freed.wanted,
-    CASE WHEN freed.wanted THEN pg_notify('distributed_locks', encode(freed.key, 'hex'))::text END,
     (
         SELECT set_config('synchronous_commit', 'off', true)
         WHERE NOT EXISTS (SELECT FROM freed WHERE until >= clock_timestamp() + interval '1 minute')
@@ -289,66 +232,8 @@ FROM asked
 LEFT JOIN freed USING (owner)
 ORDER BY number";
 
-/// Key and owner. One row: whether the owner had the key, whether another owner has it, and whether it stays because a
-/// transaction is open that has verified the lock, or because an acquire of the owner is not committed.
-///
-/// First, the row is locked against changes, which waits for renewals and for those who mark the key as wanted. Then only
-/// transactions that have verified the lock can be in the way of its deletion, and those are not waited for.
-///
-/// The last column is never read. The commit does not wait, unless the key would stay taken for more than a minute if it were
-/// lost.
-pub(super) const RELEASE: &str = "\
-WITH idle AS MATERIALIZED (
-    SELECT pg_try_advisory_xact_lock(hashtextextended($2, 0)) AS it
-), limited AS MATERIALIZED (
-    SELECT set_config('lock_timeout', '200ms', true)
-), own AS (
-    SELECT key, until > clock_timestamp() AS live FROM distributed_locks WHERE key = $1 AND owner = $2
-), settled AS MATERIALIZED (
-    SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 AND (SELECT count(*) FROM limited) > 0 FOR NO KEY UPDATE
-), unlocked AS MATERIALIZED (
-    SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 AND EXISTS (SELECT FROM settled)
-    FOR UPDATE SKIP LOCKED
-), freed AS (
-    DELETE FROM distributed_locks WHERE key = $1 AND owner = $2 AND EXISTS (SELECT FROM unlocked)
-    RETURNING until, wanted
-), told AS (
-    SELECT pg_notify('distributed_locks', encode($1, 'hex')) FROM freed WHERE wanted
-)
-SELECT
-    coalesce((SELECT until > clock_timestamp() FROM freed), false),
-    EXISTS (SELECT FROM distributed_locks WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2),
-    NOT (SELECT it FROM idle) OR (EXISTS (SELECT FROM own WHERE live) AND NOT EXISTS (SELECT FROM freed)),
-    (SELECT count(*) FROM told),
-    (
-        SELECT set_config('synchronous_commit', 'off', true) FROM freed
-        WHERE until < clock_timestamp() + interval '1 minute'
-    )";
-
-/// Key, owner and the time for which the key stays taken, in seconds. As [`RELEASE`], but the commit waits: if it were lost,
-/// the key could be free too early.
-const KEEP: &str = "\
-WITH idle AS MATERIALIZED (
-    SELECT pg_try_advisory_xact_lock(hashtextextended($2, 0)) AS it
-), limited AS MATERIALIZED (
-    SELECT set_config('lock_timeout', '200ms', true)
-), own AS (
-    SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 AND until > clock_timestamp()
-), settled AS MATERIALIZED (
-    SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 AND (SELECT count(*) FROM limited) > 0 FOR NO KEY UPDATE
-), unlocked AS MATERIALIZED (
-    SELECT key FROM distributed_locks WHERE key = $1 AND owner = $2 AND EXISTS (SELECT FROM settled)
-    FOR UPDATE SKIP LOCKED
-), freed AS (
-    UPDATE distributed_locks SET owner = NULL, until = clock_timestamp() + make_interval(secs => $3)
-    WHERE key = $1 AND owner = $2 AND until > clock_timestamp() AND EXISTS (SELECT FROM unlocked)
-    RETURNING 1
-)
-SELECT
-    EXISTS (SELECT FROM freed),
-    EXISTS (SELECT FROM distributed_locks WHERE key = $1 AND until > clock_timestamp() AND owner IS DISTINCT FROM $2),
-    NOT (SELECT it FROM idle) OR (EXISTS (SELECT FROM own) AND NOT EXISTS (SELECT FROM freed)),
-    0::bigint";
+/// Key, owner, and the time for which the key stays taken in seconds: see `distributed_lock_release`.
+const RELEASE: &str = "SELECT outcome, woken FROM distributed_lock_release($1, $2, $3)";
 
 /// Key and owner. One row: a token if the owner has the key, and whether another owner has it.
 const FENCE: &str = "\

@@ -25,39 +25,28 @@ mod replaced {
     use lock_core::safeguard::Safeguard;
 
     /// Pieces of the statements, and what replaces them when their safeguards are off.
-    pub(super) const SWITCHES: [(Safeguard, &str, &str); 13] = {
+    pub(super) const SWITCHES: [(Safeguard, &str, &str); 10] = {
         use Safeguard::{
             AttemptsDoNotShorten, FenceAboveLast, GrantsAreFlushed, OnlyIfFree, OnlyOwnerReleases,
             OnlyOwnerRenews, VerifiedRowsAreLocked,
         };
         [
             (GrantsAreFlushed, " WHERE NOT EXISTS (SELECT FROM taken))", ")"),
-            (OnlyIfFree, "AND NOT EXISTS (SELECT FROM busy)", ""),
+            (OnlyIfFree, "AND NOT EXISTS (SELECT FROM found)", ""),
             (
                 OnlyIfFree,
-                "(SELECT extract(epoch FROM until - clock_timestamp())::float8 FROM found WHERE busy)",
-                "NULL::float8",
-            ),
-            (
-                OnlyIfFree,
-                "AND (EXISTS (SELECT FROM ended) OR NOT EXISTS (SELECT FROM distributed_locks WHERE key = $1))",
+                "AND NOT EXISTS (SELECT FROM found WHERE found.number = asked.number)",
                 "",
             ),
-            (OnlyIfFree, "WHERE l.until <= clock_timestamp() OR l.owner = excluded.owner", ""),
             (
-                AttemptsDoNotShorten,
-                "CASE WHEN l.owner = excluded.owner THEN greatest(l.until, excluded.until) ELSE excluded.until END",
-                "excluded.until",
+                OnlyIfFree,
+                "ON CONFLICT (key) DO NOTHING",
+                "ON CONFLICT (key) DO UPDATE SET owner = excluded.owner, until = excluded.until",
             ),
             (AttemptsDoNotShorten, "greatest(l.until, clock_timestamp()", "(clock_timestamp()"),
             (OnlyOwnerRenews, "l.owner = a.owner AND", ""),
             (OnlyOwnerReleases, "WHERE key = $1 AND owner = $2", "WHERE key = $1"),
-            (OnlyOwnerReleases, " AND owner = a.owner LIMIT 1", " LIMIT 1"),
-            (
-                OnlyIfFree,
-                "CASE WHEN found.busy THEN extract(epoch FROM found.until - clock_timestamp())::float8 END",
-                "NULL::float8",
-            ),
+            (OnlyOwnerReleases, "key = a.key AND owner = a.owner", "key = a.key"),
             (
                 FenceAboveLast,
                 "RETURNING nextval('distributed_lock_fences') AS fence",
@@ -84,12 +73,12 @@ mod replaced {
 #[test]
 fn the_pieces_that_controls_replace_exist() {
     use super::statements::{
-        ACQUIRE, ACQUIRE_ALL_FREE, ACQUIRE_FREE, RELEASE, RELEASE_ALL_IDLE, RENEW, VERIFY,
+        ACQUIRE_ALL_FREE, ACQUIRE_FREE, RELEASE_ALL_IDLE, RELEASE_IDLE, RENEW, VERIFY,
     };
 
     for (_, with, _) in replaced::SWITCHES {
         let mut statements =
-            [ACQUIRE_FREE, ACQUIRE_ALL_FREE, ACQUIRE, RELEASE, RELEASE_ALL_IDLE, RENEW, VERIFY]
+            [ACQUIRE_FREE, ACQUIRE_ALL_FREE, RELEASE_IDLE, RELEASE_ALL_IDLE, RENEW, VERIFY]
                 .into_iter();
         assert!(statements.any(|statement| statement.contains(with)), "{with}");
     }

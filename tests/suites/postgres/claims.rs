@@ -1,4 +1,4 @@
-//! Read-write locks and semaphores, which are claims to shares of a capacity.
+//! Claims that wait in queues, and read-write locks and semaphores, which are claims to shares of a capacity.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -13,8 +13,8 @@ use lock_tests::{Helper, Pooler, within};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::Database;
-use crate::faults::{client_of, eventually};
+use crate::faults::{alone, client_of, eventually};
+use crate::{Database, session_of};
 
 /// Longer than any of these tests takes.
 const LONG: Duration = LEASE.saturating_mul(60);
@@ -110,6 +110,40 @@ async fn a_claim_that_waits_is_granted_when_its_turn_comes_without_an_attempt() 
         permit.release().await.expect("held");
     }
     within(LONG, last).await.expect("told").expect("no panic").release().await.expect("held");
+}
+
+/// Also with several releases at the same time, and beside calls that make one attempt only.
+#[tokio::test]
+async fn exclusive_locks_are_given_in_the_order_of_arrival() {
+    let database = Database::new().await;
+    let holder = client_of(&database.url(), LONG).await;
+    let guard = holder.lock("k").acquire().await.expect("free");
+    let (order, mut calls) = (Arc::new(AtomicI64::new(0)), JoinSet::new());
+    for number in 0..6 {
+        let client = client_of(&database.url(), LONG).await;
+        let (lock, order) = (client.lock("k").wait(LONG), Arc::clone(&order));
+        calls.spawn(async move {
+            let guard = lock.acquire().await.expect("its turn");
+            assert_eq!(order.fetch_add(1, Ordering::SeqCst), number, "its turn");
+            guard.release().await.expect("held");
+        });
+        queued(&database, number + 1).await;
+    }
+    assert!(holder.lock("k").try_acquire().await.expect("it is up").is_none());
+    guard.release().await.expect("held");
+    let by = client_of(&database.url(), LONG).await;
+    while order.load(Ordering::SeqCst) < 5 {
+        // It would overtake the claims.
+        assert!(
+            by.lock("k").try_acquire().await.expect("it is up").is_none()
+                || order.load(Ordering::SeqCst) > 5
+        );
+    }
+    calls.join_all().await;
+    eventually("nothing is left", async || {
+        (rows(&database, "true").await + database.count().await == 0).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -308,14 +342,60 @@ async fn random_calls_never_have_more_than_the_capacity_and_leave_nothing() {
     .await;
 }
 
+/// A crash forgets what the disk does not have.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_loses_nothing_that_was_given_to_a_claim() {
+    for round in 0..5 {
+        // So long that the server has nothing else that would write it to the disk.
+        let mut server = alone(&["wal_writer_delay=10s"]).await;
+        let (one, two) = (
+            client_of(&server.url("postgres"), LONG).await,
+            client_of(&server.url("postgres"), LONG).await,
+        );
+        let held = one.lock("k").acquire().await.expect("free");
+        let waiting = two.lock("k").wait(LONG);
+        let waiting = tokio::spawn(async move { waiting.acquire().await });
+        let session = session_of(&server.url("postgres")).await;
+        let count = "SELECT FROM distributed_lock_claims WHERE ticket IS NOT NULL";
+        while session.query(count, &[]).await.expect("the table").is_empty() {
+            sleep(LEASE / 100).await;
+        }
+        let permit = one.semaphore("s", 1).acquire().await.expect("free");
+        let (mut given, mut shared) = (None, None);
+        if round % 2 == 0 {
+            held.release().await.expect("held");
+            given = Some(
+                within(LONG, waiting).await.expect("told").expect("no panic").expect("its turn"),
+            );
+        } else {
+            shared = Some(one.read_write("rw").read().acquire().await.expect("free"));
+        }
+        server.kill();
+        server.restart();
+        let session = session_of(&server.url("postgres")).await;
+        let kept = async |table: &str, owner: &str| {
+            let kept =
+                format!("SELECT FROM {table} WHERE key = '{owner}' AND until > clock_timestamp()");
+            !session.query(&kept, &[]).await.expect("the table").is_empty()
+        };
+        assert!(kept("distributed_locks", "k").await && kept("distributed_lock_claims", "s").await);
+        assert!(shared.is_none() || kept("distributed_lock_claims", "rw").await);
+        drop((permit, given, shared));
+    }
+}
+
 /// The same store, in which a trigger changes each row that is written.
 async fn with_rows_changed(change: &str) -> (Database, [CheckedStore; 2]) {
+    with_rows_of("distributed_lock_claims", change).await
+}
+
+async fn with_rows_of(table: &str, change: &str) -> (Database, [CheckedStore; 2]) {
     let database = Database::new().await;
     database
         .run(&format!(
             "CREATE FUNCTION change_claim() RETURNS trigger LANGUAGE plpgsql AS \
              $$ BEGIN {change}; RETURN NEW; END $$; \
-             CREATE TRIGGER change_claim BEFORE INSERT OR UPDATE ON distributed_lock_claims \
+             CREATE TRIGGER change_claim BEFORE INSERT OR UPDATE ON {table} \
              FOR EACH ROW EXECUTE FUNCTION change_claim()"
         ))
         .await;
@@ -344,4 +424,21 @@ async fn a_store_whose_shares_never_end_is_found() {
     let (_database, [one, _]) =
         with_rows_changed("NEW.until := NEW.until + interval '1 hour'").await;
     conformance::shares_belong_to_their_owner(one).await;
+}
+
+#[tokio::test]
+#[should_panic(expected = "the second request has shortened a lease")]
+async fn a_store_whose_second_request_shortens_the_lease_is_found() {
+    let again = "IF TG_OP = 'UPDATE' AND NEW.until = OLD.until AND NEW.fence <> OLD.fence THEN \
+                 NEW.until := clock_timestamp() + interval '1 ms'; END IF";
+    let (_database, [one, _]) = with_rows_of("distributed_locks", again).await;
+    conformance::the_second_request_shortens_nothing(one).await;
+}
+
+#[tokio::test]
+#[should_panic(expected = "the number of owners")]
+async fn a_store_whose_leases_end_at_once_is_found() {
+    let at_once = "NEW.until := clock_timestamp() - interval '1 ms'";
+    let (_database, [one, two]) = with_rows_of("distributed_locks", at_once).await;
+    conformance::one_of_many_requests_is_granted(one, two).await;
 }

@@ -11,7 +11,7 @@ lock_tests::controls! {
         without "fence-above-last" seeing "drawn before";
     without_only_owner_releases_together: "joined::calls_at_the_same_time_share_statements_and_have_their_own_outcomes"
         without "only-owner-releases" seeing "k11: Ok";
-    without_only_if_free: "store::conformance::one_of_many_requests_is_granted"
+    without_only_if_free: "store::conformance_of_fresh_requests::one_of_many_requests_is_granted"
         without "only-if-free" seeing "the number of owners";
     without_only_owner_releases: "store::conformance::only_the_owner_releases"
         without "only-owner-releases" seeing "a key that another owner has";
@@ -19,8 +19,6 @@ lock_tests::controls! {
         without "only-owner-renews" seeing "a key that another owner has";
     without_renewals_shorten_nothing: "store::conformance::a_renewal_shortens_nothing"
         without "attempts-do-not-shorten" seeing "a renewal has shortened a lease";
-    without_attempts_do_not_shorten: "store::conformance::the_second_request_shortens_nothing"
-        without "attempts-do-not-shorten" seeing "the second request has shortened a lease";
     without_fence_above_last: "store::a_token_is_above_those_of_owners_who_came_and_went_during_the_request"
         without "fence-above-last" seeing " after ";
     without_verified_rows_are_locked: "verify::nobody_gets_a_verified_lock_before_the_transaction_ends"

@@ -7,7 +7,7 @@ use lock_runtime::{LockClient, LockError, LockGuard, LostReason};
 use lock_tests::support::{LEASE, until};
 use lock_tests::{DatabaseServer, LostHost};
 
-use crate::faults::{alone, client_of};
+use crate::faults::{alone, client_of, eventually};
 use crate::session_of;
 
 /// A primary server and its standby.
@@ -134,6 +134,13 @@ async fn a_release_and_an_attempt_that_fails_do_not_wait_for_a_standby() {
     database.standby.freeze();
     let busy = two.lock("k").wait(LEASE).acquire().await.map(drop);
     assert!(matches!(busy, Err(LockError::Busy { .. })), "it waits for the standby: {busy:?}");
+    // The release would give the lock to it, and wait like an acquire.
+    let session = session_of(&url).await;
+    let gone = "SELECT WHERE NOT EXISTS (SELECT FROM distributed_lock_claims)";
+    eventually("the claim has left the queue", async || {
+        (!session.query(gone, &[]).await.expect("the table").is_empty()).then_some(())
+    })
+    .await;
     guard.release().await.expect("the release waits for the standby");
     // The controls: an acquire waits, and so does a release without which the key would stay taken for long.
     let unconfirmed = two.lock("other").wait(LEASE / 2).acquire().await.map(drop);

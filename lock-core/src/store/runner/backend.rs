@@ -21,8 +21,12 @@ use crate::store::settings::Settings;
 use crate::store::subscriptions::Subscriptions;
 
 /// The extensions that the runner passes on.
-const POSSIBLE: Extensions =
-    Extensions::of(&[Extension::KeptKeys, Extension::Tokens, Extension::Acknowledgements]);
+const POSSIBLE: Extensions = Extensions::of(&[
+    Extension::KeptKeys,
+    Extension::Tokens,
+    Extension::Acknowledgements,
+    Extension::Queues,
+]);
 
 /// The store of a client.
 pub struct AsyncBackend<C> {
@@ -64,7 +68,7 @@ impl<C: AsyncClient> AsyncBackend<C> {
             })
         };
         let counted = client.counted().map(|all| {
-            let all = all.intersection(POSSIBLE.with(Extension::Queues));
+            let all = all.intersection(POSSIBLE);
             let of_semaphores = all.without(Extension::Tokens);
             [locks(Layout::ReadWrite, all), locks(Layout::Semaphore, of_semaphores)]
         });

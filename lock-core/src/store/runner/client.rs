@@ -117,14 +117,15 @@ pub trait AsyncClient: Send + Sync + 'static {
     }
 
     /// What the store has besides acquiring, renewing and releasing keys. Possible are [`Extension::KeptKeys`],
-    /// [`Extension::Tokens`], and [`Extension::Acknowledgements`] if it has no replicas that could lose a lock. None by default.
+    /// [`Extension::Tokens`], [`Extension::Queues`], and [`Extension::Acknowledgements`] if it has no replicas that could lose a
+    /// lock. None by default.
     fn extensions(&self) -> Extensions {
         Extensions::NONE
     }
 
-    /// What the store has for read-write locks and semaphores, besides acquiring, renewing and releasing them. Possible are
-    /// [`Extension::Queues`], and those of [`extensions`](Self::extensions); fencing tokens are those of writers. `None`, as by
-    /// default, if it has no such locks.
+    /// What the store has for read-write locks and semaphores, besides acquiring, renewing and releasing them. Possible is what
+    /// is possible for [`extensions`](Self::extensions); fencing tokens are those of writers. `None`, as by default, if it has no
+    /// such locks.
     fn counted(&self) -> Option<Extensions> {
         None
     }
