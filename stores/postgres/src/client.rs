@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tokio_postgres::Row;
 
-use super::claims::{SharesAsked, acquired, released};
+use super::answers::{acquired, released, renewed};
+use super::claims::{self, SharesAsked};
 use super::connector::DatabaseConnector;
 use super::joined::{JoinedRequests, KeyRequest};
 use super::listener::ReleaseListener;
@@ -37,7 +38,7 @@ pub(super) struct PostgresClient {
     renewals: Arc<ConnectionPool>,
     /// Whether notifications arrive.
     is_live: Arc<AtomicBool>,
-    pub(super) limits: DifferentLimits,
+    limits: DifferentLimits,
 }
 
 fn request(owned: &Owned, term: Duration) -> KeyRequest {
@@ -57,7 +58,7 @@ impl PostgresClient {
     }
 
     /// The requests of the current runtime.
-    pub(super) fn requests(&self) -> Arc<JoinedRequests> {
+    fn requests(&self) -> Arc<JoinedRequests> {
         self.requests.here(|| Arc::new(JoinedRequests::new(self.connector.clone())))
     }
 
@@ -68,7 +69,7 @@ impl PostgresClient {
     ) -> Vec<Result<Option<Renewed>, StoreError>> {
         // All of them are locks of one kind.
         if leases.first().is_some_and(|(owned, _)| SharesAsked::of(owned.mode).is_some()) {
-            return self.renew_claims(leases).await;
+            return claims::renew_claims(&self.renewals, leases).await;
         }
         let keys: Vec<_> = leases.iter().map(|(owned, _)| owned.key.as_bytes()).collect();
         let owners: Vec<_> = leases.iter().map(|(owned, _)| &*owned.owner).collect();
@@ -80,28 +81,13 @@ impl PostgresClient {
             (false, false, true) => None,
             (false, false, false) => Some(Renewed::Gone),
         };
-        self.renewed(LockStatement::Renew, &values, leases.len(), outcome).await
-    }
-
-    /// The outcomes of a statement that renews so many leases.
-    pub(super) async fn renewed(
-        &self,
-        statement: LockStatement,
-        values: &[SqlValue<'_>],
-        count: usize,
-        outcome: impl Fn(&Row) -> Option<Renewed>,
-    ) -> Vec<Result<Option<Renewed>, StoreError>> {
-        match self.renewals.repeat(statement, values).await {
-            Ok(rows) if rows.len() == count => rows.iter().map(|row| Ok(outcome(row))).collect(),
-            Ok(_) => vec![Err(StoreError::Unknown("no answer".to_owned())); count],
-            Err(error) => vec![Err(error); count],
-        }
+        renewed(&self.renewals, LockStatement::Renew, (&values, leases.len()), outcome).await
     }
 
     /// The next token, if the owner has the key.
     async fn issue(&self, owned: &Owned) -> Result<Fenced, StoreError> {
         if SharesAsked::of(owned.mode).is_some() {
-            return self.fence_writer(owned).await;
+            return claims::fence_writer(&self.requests().pool, owned).await;
         }
         let values: [SqlValue<'_>; 2] = [&owned.key.as_bytes(), &owned.owner];
         let row = self.requests().pool.row(LockStatement::Fence, &values).await?;
@@ -134,7 +120,7 @@ impl AsyncClient for PostgresClient {
     /// If the key seems to be free, a cheaper statement comes first.
     async fn acquire(&self, lease: LeaseRequest) -> Result<Acquired, StoreError> {
         if let Some(shares) = SharesAsked::of(lease.owned.mode) {
-            return self.claim(&lease, shares).await;
+            return claims::claim(&self.requests().pool, &self.limits, &lease, shares).await;
         }
         let (requests, LeaseRequest { owned, term, fresh, waits, .. }) = (self.requests(), lease);
         if fresh && let Some(outcome) = requests.acquire_free(request(&owned, term)).await? {
@@ -169,7 +155,7 @@ impl AsyncClient for PostgresClient {
 
     async fn release(&self, owned: &Owned, keep: Duration) -> Result<Released, StoreError> {
         if let Some(shares) = SharesAsked::of(owned.mode) {
-            return self.leave(owned, keep, shares).await;
+            return claims::leave(&self.requests().pool, owned, keep, shares).await;
         }
         let requests = self.requests();
         if keep.is_zero()
@@ -208,7 +194,7 @@ impl AsyncClient for PostgresClient {
     }
 
     async fn change_mode(&self, owned: &Owned) -> Result<ModeChanged, StoreError> {
-        self.change(owned).await
+        claims::change(&self.requests().pool, owned).await
     }
 
     fn name_in_transactions(&self, token: String) -> Option<String> {

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use tokio_postgres::Row;
 
-use super::claims::other_kind;
+use super::answers::{busy, granted, other_kind};
 use super::connector::DatabaseConnector;
 use super::pool::{ConnectionPool, PoolTurn, SqlValue, StatementFailure};
 use super::statements::LockStatement;
 use lock_core::join::join_all;
-use lock_core::store::contract::{Acquired, Grant, Layout, Left, Released};
+use lock_core::store::contract::{Acquired, Layout, Released};
 use lock_core::store::joiner::{JoinLimits, JoinTurn, JoinableRequest, RequestJoiner};
 use lock_core::store::store_error::StoreError;
 
@@ -151,16 +151,6 @@ impl JoinedRequests {
 /// The request with which it was sent was given up.
 fn unanswered<T>() -> JoinedAnswer<T> {
     Err(StoreError::Unknown("no answer".to_owned()))
-}
-
-/// Another owner has the key for this many seconds.
-pub(super) fn busy(left: f64) -> Acquired {
-    Acquired::Busy(Left::Time(Duration::try_from_secs_f64(left).unwrap_or_default()))
-}
-
-/// The owner has the key for the term that was asked for, with this fencing token.
-pub(super) fn granted(term: Duration, fence: i64) -> Acquired {
-    Acquired::Granted(Grant { fence: u64::try_from(fence).ok(), ..Grant::of(term) })
 }
 
 /// The error of a call whose key, by the owner of its row, has another kind of lock.

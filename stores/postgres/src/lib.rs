@@ -8,6 +8,7 @@
     reason = "only lock-runtime uses it"
 )]
 
+mod answers;
 mod claims;
 mod client;
 mod connector;
