@@ -134,6 +134,7 @@ fn of_answer(code: &SqlState, message: &str) -> StoreError {
     match *code {
         SqlState::UNDEFINED_TABLE
         | SqlState::UNDEFINED_COLUMN
+        | SqlState::UNDEFINED_FUNCTION
         | SqlState::INVALID_COLUMN_REFERENCE => config(format!(
             "the table of locks is missing or of another version ({message}); {table}"
         )),
@@ -169,7 +170,7 @@ mod tests {
     #[test]
     fn each_answer_has_its_meaning() {
         let meant = |code: &str| of_answer(&SqlState::from_code(code), "why");
-        for code in ["42P01", "42703", "3D000", "0A000", "42601"] {
+        for code in ["42P01", "42703", "42883", "3D000", "0A000", "42601"] {
             assert!(matches!(meant(code), StoreError::Config { option: "url", .. }), "{code}");
         }
         for code in ["42501", "28P01", "28000"] {

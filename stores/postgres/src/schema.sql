@@ -56,9 +56,11 @@ BEGIN
         -- Who may use plain locks may use these.
         FOR permission IN
             SELECT privilege_type, CASE WHEN grantee = 0 THEN 'PUBLIC' ELSE grantee::regrole::text END AS grantee
-            FROM pg_class, aclexplode(relacl) WHERE oid = to_regclass('distributed_locks') AND grantee <> relowner
+            FROM pg_class, aclexplode(relacl) WHERE oid = to_regclass('distributed_locks')
+            UNION
+            SELECT 'ALL', relowner::regrole::text FROM pg_class WHERE oid = to_regclass('distributed_locks')
         LOOP
-            IF permission.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE') THEN
+            IF permission.privilege_type IN ('ALL', 'SELECT', 'INSERT', 'UPDATE', 'DELETE') THEN
                 EXECUTE format(
                     'GRANT %s ON distributed_lock_claims TO %s', permission.privilege_type, permission.grantee
                 );
@@ -71,7 +73,7 @@ END
 $$;
 
 -- What all of the following functions do: each statement in them sees what was committed before it, because the level of
--- isolation is READ COMMITTED; on another level, they fail instead. They wait for the row of the key, and for renewals, but not
+-- isolation is READ COMMITTED; on another level, they fail if somebody has got or lost the lock meanwhile. They wait for the row of the key, and for renewals, but not
 -- for those who have verified a hold. The longest wait is short, because other requests come next on the connection: the statement
 -- fails then, and the client repeats it.
 
@@ -84,12 +86,15 @@ BEGIN
     DELETE FROM distributed_lock_claims WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM distributed_lock_claims WHERE key = of_key AND until <= clock_timestamp() FOR UPDATE SKIP LOCKED
     ));
-    DELETE FROM distributed_lock_claims WHERE (key, owner) IN (
-        SELECT key, owner FROM distributed_lock_claims WHERE key = of_key AND capacity = 0 ORDER BY ticket LIMIT 1
-    ) RETURNING * INTO next;
-    IF NOT FOUND THEN
-        RETURN NULL;
-    END IF;
+    LOOP
+        SELECT * INTO next FROM distributed_lock_claims WHERE key = of_key AND capacity = 0 ORDER BY ticket LIMIT 1;
+        IF NOT FOUND THEN
+            RETURN NULL;
+        END IF;
+        -- It may have given up.
+        DELETE FROM distributed_lock_claims WHERE key = of_key AND owner = next.owner;
+        EXIT WHEN FOUND;
+    END LOOP;
     UPDATE distributed_locks SET
         owner = next.owner,
         until = clock_timestamp() + make_interval(secs => next.term),
@@ -184,7 +189,7 @@ $$;
 CREATE OR REPLACE FUNCTION distributed_lock_release(of_key bytea, leaver text, keep float8, OUT outcome text, OUT woken bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
-    own record;
+    own distributed_locks%ROWTYPE;
     had boolean;
     next text;
 BEGIN
@@ -266,6 +271,19 @@ BEGIN
 END
 $$;
 
+-- Locks the row of a key that is this kind of lock, or is none, which makes one.
+CREATE OR REPLACE FUNCTION distributed_lock_row(of_key bytea, kind text, OUT actual text, OUT ends timestamptz)
+LANGUAGE plpgsql AS $$
+BEGIN
+    LOOP
+        SELECT l.owner, l.until INTO actual, ends FROM distributed_locks AS l WHERE l.key = of_key FOR NO KEY UPDATE;
+        EXIT WHEN FOUND;
+        INSERT INTO distributed_locks (key, owner, until, fence) VALUES (of_key, kind, clock_timestamp(), 0)
+        ON CONFLICT (key) DO NOTHING;
+    END LOOP;
+END
+$$;
+
 -- Acquires shares for `seconds`. If they are not free, the claim stands in the queue if it `waits`, for 5 s after each attempt.
 -- Outcomes:
 --   GRANTED   the owner has the shares; `fence` is the fencing token of a writer
@@ -286,12 +304,7 @@ DECLARE
     granted bigint;
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(hashtextextended(claimant, 0)), set_config('lock_timeout', '20ms', true);
-    LOOP
-        SELECT l.owner, l.until INTO actual, ends FROM distributed_locks AS l WHERE l.key = of_key FOR NO KEY UPDATE;
-        EXIT WHEN FOUND;
-        INSERT INTO distributed_locks (key, owner, until, fence) VALUES (of_key, kind, clock_timestamp(), 0)
-        ON CONFLICT (key) DO NOTHING;
-    END LOOP;
+    SELECT l.actual, l.ends INTO actual, ends FROM distributed_lock_row(of_key, kind) AS l;
     IF actual IS DISTINCT FROM kind THEN
         IF ends > clock_timestamp() THEN
             outcome := 'FORMAT';
@@ -307,6 +320,9 @@ BEGIN
             RETURN;
         END IF;
         UPDATE distributed_locks AS l SET owner = kind, until = clock_timestamp() WHERE l.key = of_key;
+        -- Those who wait for another kind get its error with their next attempt.
+        DELETE FROM distributed_lock_claims AS c
+        WHERE c.key = of_key AND c.ticket IS NOT NULL AND (c.capacity = 0 OR (c.capacity = 10000000000) <> (total = 10000000000));
     END IF;
     UPDATE distributed_lock_claims AS c SET until = clock_timestamp() + interval '5 s'
     WHERE c.key = of_key AND c.owner = claimant AND c.ticket IS NOT NULL AND c.until > clock_timestamp();
@@ -369,24 +385,26 @@ CREATE OR REPLACE FUNCTION distributed_lock_leave(
 DECLARE
     kind text := CASE WHEN total = 10000000000 THEN '(read-write lock)' ELSE '(semaphore)' END;
     stays interval := make_interval(secs => keep);
-    own record;
-    had boolean;
+    own distributed_lock_claims%ROWTYPE;
+    had boolean := false;
+    actual text;
+    ends timestamptz;
     taken numeric;
-    granted bigint;
+    granted bigint := 0;
 BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtextextended(leaver, 0)) THEN
         outcome := 'ACQUIRING';
         RETURN;
     END IF;
     PERFORM set_config('lock_timeout', '200ms', true);
-    PERFORM FROM distributed_locks AS l WHERE l.key = of_key FOR NO KEY UPDATE;
-    -- Waits for a renewal.
-    SELECT * INTO own FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.owner = leaver FOR NO KEY UPDATE;
-    had := FOUND AND own.ticket IS NULL AND own.until > clock_timestamp();
-    IF FOUND THEN
+    IF EXISTS (SELECT FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.owner = leaver) THEN
+        SELECT l.actual, l.ends INTO actual, ends FROM distributed_lock_row(of_key, kind) AS l;
+        -- Waits for a renewal.
+        SELECT * INTO own FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.owner = leaver FOR NO KEY UPDATE;
+        had := FOUND AND own.ticket IS NULL AND own.until > clock_timestamp();
         PERFORM FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.owner = leaver FOR UPDATE SKIP LOCKED;
-        IF NOT FOUND THEN
-            outcome := 'VERIFIED';
+        IF NOT FOUND AND own.owner IS NOT NULL THEN
+            outcome := CASE WHEN had THEN 'VERIFIED' ELSE 'GONE' END;
             RETURN;
         END IF;
         IF had AND keep > 0 THEN
@@ -399,12 +417,16 @@ BEGIN
             RETURN;
         END IF;
         DELETE FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.owner = leaver;
+        IF actual = kind THEN
+            granted := distributed_lock_settle(of_key, '');
+            DELETE FROM distributed_locks AS l
+            WHERE l.key = of_key AND NOT EXISTS (
+                SELECT FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.ticket IS NULL
+            );
+        END IF;
     END IF;
-    granted := distributed_lock_settle(of_key, '');
-    SELECT sum(c.shares) INTO taken FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.ticket IS NULL;
-    IF taken IS NULL THEN
-        DELETE FROM distributed_locks AS l WHERE l.key = of_key AND l.owner = kind;
-    END IF;
+    SELECT sum(c.shares) INTO taken FROM distributed_lock_claims AS c
+    WHERE c.key = of_key AND c.ticket IS NULL AND c.until > clock_timestamp();
     IF had THEN
         outcome := 'FREED';
         woken := EXISTS (SELECT FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.ticket IS NOT NULL)::int;
@@ -417,8 +439,11 @@ BEGIN
     ELSE
         outcome := 'GONE';
     END IF;
-    -- A release that a crash forgets leaves the lock taken until its lease ends, which is a minute at most then.
-    IF granted = 0 AND (own IS NULL OR own.until < clock_timestamp() + interval '1 minute') THEN
+    -- A release that a crash forgets leaves the lock taken until its lease ends, which is a minute at most then, and the key of
+    -- this kind for three times as long.
+    IF granted = 0 AND (ends IS NULL OR ends < clock_timestamp() + interval '3 minutes' AND (
+        own.until IS NULL OR own.until < clock_timestamp() + interval '1 minute'
+    )) THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
 END
@@ -432,13 +457,16 @@ $$;
 CREATE OR REPLACE FUNCTION distributed_lock_change(of_key bytea, changer text, wanted bigint, OUT outcome text)
 LANGUAGE plpgsql AS $$
 DECLARE
-    own record;
+    own distributed_lock_claims%ROWTYPE;
     taken numeric;
 BEGIN
     PERFORM set_config('lock_timeout', '200ms', true);
-    PERFORM FROM distributed_locks AS l WHERE l.key = of_key FOR NO KEY UPDATE;
-    SELECT * INTO own FROM distributed_lock_claims AS c
-    WHERE c.key = of_key AND c.owner = changer AND c.ticket IS NULL AND c.until > clock_timestamp() FOR NO KEY UPDATE;
+    -- On another level of isolation, others fail because of the change.
+    UPDATE distributed_locks AS l SET until = until WHERE l.key = of_key AND l.owner = '(read-write lock)';
+    IF FOUND THEN
+        SELECT * INTO own FROM distributed_lock_claims AS c
+        WHERE c.key = of_key AND c.owner = changer AND c.ticket IS NULL AND c.until > clock_timestamp() FOR NO KEY UPDATE;
+    END IF;
     IF NOT FOUND THEN
         SELECT sum(c.shares) INTO taken FROM distributed_lock_claims AS c
         WHERE c.key = of_key AND c.ticket IS NULL AND c.until > clock_timestamp();
@@ -456,6 +484,10 @@ BEGIN
         END IF;
     END IF;
     UPDATE distributed_lock_claims AS c SET shares = wanted WHERE c.key = of_key AND c.owner = changer;
+    IF NOT FOUND THEN
+        outcome := 'GONE';
+        RETURN;
+    END IF;
     IF wanted < own.shares THEN
         PERFORM distributed_lock_settle(of_key, '');
     END IF;

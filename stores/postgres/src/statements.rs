@@ -256,8 +256,8 @@ SELECT outcome, rest, place, ahead, fence, other, actual FROM distributed_lock_c
 /// whether the owner has fewer shares, whether others have its shares, and whether the owner has the key. In the last case, the
 /// lease was not extended because another transaction has locked its row: waiting for that would delay the other renewals.
 ///
-/// The row of a key must not end before the leases of its holders. It is extended first, by three terms, so that a renewal
-/// that cannot lock it, because the claims of others have locked it, goes on without.
+/// The row of a key must not end before the leases of its holders. It is extended by three terms, so that a renewal that cannot
+/// lock it, because the claims of others have locked it, goes on without.
 const RENEW_CLAIMS: &str = "\
 WITH asked AS (
     SELECT * FROM unnest($1::bytea[], $2::text[], $3::float8[], $4::bigint[], $5::bigint[])
@@ -295,14 +295,14 @@ WITH asked AS (
 SELECT
     e.number IS NOT NULL,
     coalesce(e.shares < a.shares, false),
-    CASE WHEN c.key IS NULL THEN EXISTS (
+    EXISTS (
         SELECT FROM distributed_locks AS l
         WHERE l.key = a.key AND l.until > clock_timestamp() AND (l.owner IS NULL OR l.owner NOT LIKE '(%')
-    ) OR coalesce((
+    ) OR c.key IS NULL AND coalesce((
         SELECT sum(o.shares) FROM distributed_lock_claims AS o
         WHERE o.key = a.key AND o.ticket IS NULL AND o.until > clock_timestamp()
-    ), 0) + a.shares > a.capacity ELSE false END,
-    c.key IS NOT NULL
+    ), 0) + a.shares > a.capacity,
+    c.key IS NOT NULL AND EXISTS (SELECT FROM distributed_locks AS l WHERE l.key = a.key AND l.owner LIKE '(%')
 FROM asked AS a
 LEFT JOIN extended AS e USING (number)
 LEFT JOIN distributed_lock_claims AS c
@@ -375,9 +375,12 @@ WHERE datname = current_database() AND split_part(application_name, ' ', 2) = AN
 pub(super) const VERIFY: &str = "\
 WITH alone AS MATERIALIZED (
     SELECT 1 FROM distributed_locks WHERE key = $1 AND owner = $2 AND until > clock_timestamp() FOR KEY SHARE
+), kind AS MATERIALIZED (
+    SELECT 1 FROM distributed_locks WHERE key = $1 AND owner LIKE '(%' FOR KEY SHARE
 ), counted AS MATERIALIZED (
     SELECT 1 FROM distributed_lock_claims
-    WHERE key = $1 AND owner = $2 AND ticket IS NULL AND until > clock_timestamp() FOR KEY SHARE
+    WHERE key = $1 AND owner = $2 AND ticket IS NULL AND until > clock_timestamp() AND EXISTS (SELECT FROM kind)
+    FOR KEY SHARE
 )
 SELECT 1 FROM alone UNION ALL SELECT 1 FROM counted";
 
@@ -416,6 +419,10 @@ SELECT
             SELECT 'the sequence distributed_lock_fences' WHERE to_regclass('distributed_lock_fences') IS NULL
             UNION ALL
             SELECT 'the table distributed_lock_claims' WHERE to_regclass('distributed_lock_claims') IS NULL
+            UNION ALL
+            SELECT 'the function distributed_lock_' || name
+            FROM unnest(ARRAY['pass', 'acquire', 'release', 'settle', 'row', 'claim', 'leave', 'change']) AS needed (name)
+            WHERE to_regproc('distributed_lock_' || name) IS NULL
         ) AS missing (part)
     ), '')";
 

@@ -117,7 +117,8 @@ fn version(comment: &str) -> Option<u32> {
 
 /// What is wrong with a table of this version without these parts.
 fn incomplete(missing: &str) -> String {
-    let advice = if missing.split(", ").all(|part| CREATED.contains(&part)) {
+    let is_created = |part: &str| CREATED.contains(&part) || part.starts_with("the function ");
+    let advice = if missing.split(", ").all(is_created) {
         "run `lockctl migrate`"
     } else {
         "compare it with the SQL of the documentation"

@@ -55,6 +55,10 @@ async fn a_table_of_the_version_before_is_upgraded_beside_its_services() {
         other => panic!("{other:?}"),
     }
     assert!(!database.store().migrate().await.expect("the owner"), "the first table was there");
+    database.run("DROP FUNCTION distributed_lock_leave").await;
+    let lacks = LockClient::connect(database.url()).await.map(drop).expect_err("a function");
+    assert!(lacks.to_string().contains("the function distributed_lock_leave"), "{lacks}");
+    database.store().migrate().await.expect("the owner");
     // Those who may use the first table may use the second one.
     let client = client_of(&database.url().replace("test@", &format!("{user}@")), LEASE).await;
     let plain = client.lock("k").acquire().await.expect("free");
@@ -340,6 +344,39 @@ async fn random_calls_never_have_more_than_the_capacity_and_leave_nothing() {
         (rows(&database, "true").await == 0).then_some(())
     })
     .await;
+}
+
+/// What an operator may do, or a test: the row of the key is gone, and the claim is not.
+#[tokio::test]
+async fn a_holder_without_the_row_of_its_key_has_lost_it_at_its_next_renewal() {
+    let database = Database::new().await;
+    let client = client_of(&database.url(), LEASE * 4).await;
+    let guard = client.semaphore("s", 2).acquire().await.expect("free");
+    database.run("TRUNCATE distributed_locks").await;
+    assert_eq!(guard.lost().await, LostReason::Gone);
+    let writer = client.read_write("s").write().wait(LONG).acquire().await.expect("nobody has it");
+    writer.release().await.expect("held");
+}
+
+/// Also under another kind of lock: the row of the key is locked as well.
+#[tokio::test]
+async fn a_verified_share_keeps_other_kinds_of_locks_out() {
+    let database = Database::new().await;
+    let (one, two) = (database.client().await, database.client().await);
+    let guard = one.read_write("k").read().lease(LEASE / 2).acquire().await.expect("free");
+    let mut session = database.session(&database.name).await;
+    let mut transaction = session.transaction().await.expect("it is up");
+    guard.verify_in(&mut transaction).await.expect("held");
+    assert_eq!(guard.lost().await, LostReason::LeaseOver);
+    // Until the row of the key has ended, too.
+    sleep(LEASE * 2).await;
+    let exclusive = two.lock("k").wait(LEASE).acquire().await.map(drop);
+    assert!(matches!(exclusive, Err(LockError::Busy { .. })), "{exclusive:?}");
+    let permit = two.semaphore("k", 1).permits(1).wait(LEASE).acquire().await.map(drop);
+    assert!(matches!(permit, Err(LockError::Busy { .. })), "{permit:?}");
+    transaction.commit().await.expect("it is up");
+    let exclusive = two.lock("k").wait(LONG).acquire().await.expect("free");
+    exclusive.release().await.expect("held");
 }
 
 /// A crash forgets what the disk does not have.
