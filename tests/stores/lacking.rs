@@ -41,8 +41,8 @@ async fn what_a_store_lacks_is_a_configuration_error_that_names_the_option() {
     let lock = client.lock("format").wire_format(WireFormat::Redisson);
     assert_lacks(is_redis, "wire_format", &lock.acquire().await);
     let periodic = client.periodic("period", Duration::from_secs(3600));
-    assert_lacks(is_redis, "every", &periodic.run(async {}).await);
-    assert_lacks(is_redis, "every", &client.last_run("period").await);
+    assert_lacks(is_redis || is_postgres, "every", &periodic.run(async {}).await);
+    assert_lacks(is_redis || is_postgres, "every", &client.last_run("period").await);
     // The replicas of the single server are none, so it cannot be held with that.
     let acknowledged = client.lock("acknowledged").acknowledged_by(1).wait(LEASE / 4);
     let acknowledged = acknowledged.acquire().await;
@@ -58,8 +58,9 @@ async fn what_a_store_lacks_is_a_configuration_error_that_names_the_option() {
     assert_lacks(!is_quorum, "url", &admin.inspect("k").await);
     assert_lacks(!is_quorum, "url", &admin.scan("*").next().await);
     let leadership = client.leadership("leader");
-    assert_lacks(is_redis || is_quorum, "leader", &leadership.leader().await);
-    assert_lacks(is_redis || is_quorum, "leader", &leadership.observe().next().await);
+    let has_leaders = is_redis || is_quorum || is_postgres;
+    assert_lacks(has_leaders, "leader", &leadership.leader().await);
+    assert_lacks(has_leaders, "leader", &leadership.observe().next().await);
     // Everything else works.
     client.lock("k").run(async {}).await.expect("free");
     client.leadership("leader").run(|_| async {}).await.expect("elected");

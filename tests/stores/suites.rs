@@ -16,6 +16,8 @@ mod leadership;
 mod measurements;
 #[path = "../suites/options.rs"]
 mod options;
+#[path = "../suites/periodic.rs"]
+mod periodic;
 #[path = "../suites/read_write.rs"]
 mod read_write;
 #[path = "../suites/reentrancy.rs"]

@@ -14,15 +14,19 @@ use super::joined::{JoinedRequests, KeyRequest};
 use super::listener::ReleaseListener;
 use super::pool::{ConnectionPool, SqlValue};
 use super::statements::{self, LockStatement};
-use super::{inspection, table};
+use super::{inspection, records, table};
 use lock_core::client_info::ClientInfo;
+use lock_core::store::announcements::Announced;
 use lock_core::store::contract::{
-    Acquired, Extension, Extensions, Fenced, Layout, ModeChanged, Released, Renewed, StoreError,
+    Acquired, Extension, Extensions, Fenced, Layout, Left, ModeChanged, Released, Renewed,
+    StoreError,
 };
 use lock_core::store::different_limits::DifferentLimits;
 use lock_core::store::per_runtime::PerRuntime;
+use lock_core::store::periods::{RunEnded, RunRecord, RunStarted};
 use lock_core::store::runner::{
-    AsyncClient, LeasePage, LeaseRequest, LeaseScan, Owned, StoredLease, WakeUps,
+    AsyncClient, LeasePage, LeaseRequest, LeaseScan, Owned, RunEndRequest, RunStartRequest,
+    StoredLease, WakeUps,
 };
 
 /// The pause before a renewal of a row that others have locked, such as to mark it as wanted, and how often it is repeated.
@@ -186,11 +190,46 @@ impl AsyncClient for PostgresClient {
     }
 
     fn extensions(&self) -> Extensions {
-        Extensions::of(&[Extension::KeptKeys, Extension::Tokens, Extension::Queues])
+        Extensions::of(&[
+            Extension::KeptKeys,
+            Extension::Tokens,
+            Extension::Queues,
+            Extension::Runs,
+            Extension::Announcements,
+        ])
     }
 
     fn counted(&self) -> Option<Extensions> {
         Some(self.extensions())
+    }
+
+    async fn announce(
+        &self,
+        owned: &Owned,
+        text: &str,
+        keep: Duration,
+    ) -> Result<Announced, StoreError> {
+        records::announce(&self.requests().pool, owned, text, keep).await
+    }
+
+    async fn announced(&self, key: &str) -> Result<Option<(String, Left)>, StoreError> {
+        records::announced(&self.requests().pool, key).await
+    }
+
+    async fn start_run(
+        &self,
+        owned: &Owned,
+        run: RunStartRequest,
+    ) -> Result<RunStarted, StoreError> {
+        records::start_run(&self.requests().pool, owned, &run).await
+    }
+
+    async fn end_run(&self, owned: &Owned, run: RunEndRequest) -> Result<RunEnded, StoreError> {
+        records::end_run(&self.requests().pool, owned, &run).await
+    }
+
+    async fn last_run(&self, key: &str) -> Result<Option<RunRecord>, StoreError> {
+        records::last_run(&self.requests().pool, key).await
     }
 
     async fn change_mode(&self, owned: &Owned) -> Result<ModeChanged, StoreError> {

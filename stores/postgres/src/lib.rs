@@ -19,6 +19,7 @@ mod listener;
 mod pool;
 mod primary;
 mod process;
+mod records;
 #[doc(hidden)]
 pub mod seen;
 mod session_name;

@@ -6,6 +6,7 @@ SELECT pg_advisory_xact_lock(7595446221094703949);
 DO $$
 DECLARE
     permission record;
+    creates boolean := to_regclass('distributed_lock_claims') IS NULL OR to_regclass('distributed_lock_records') IS NULL;
 BEGIN
     IF to_regclass('distributed_locks') IS NULL THEN
         CREATE TABLE distributed_locks (
@@ -53,22 +54,50 @@ BEGIN
             PRIMARY KEY (key, owner)
         ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
         COMMENT ON TABLE distributed_lock_claims IS 'lock-runtime 1';
-        -- Who may use plain locks may use these.
-        FOR permission IN
-            SELECT privilege_type, CASE WHEN grantee = 0 THEN 'PUBLIC' ELSE grantee::regrole::text END AS grantee
-            FROM pg_class, aclexplode(relacl) WHERE oid = to_regclass('distributed_locks')
-            UNION
-            SELECT 'ALL', relowner::regrole::text FROM pg_class WHERE oid = to_regclass('distributed_locks')
-        LOOP
-            IF permission.privilege_type IN ('ALL', 'SELECT', 'INSERT', 'UPDATE', 'DELETE') THEN
-                EXECUTE format(
-                    'GRANT %s ON distributed_lock_claims TO %s', permission.privilege_type, permission.grantee
-                );
-            END IF;
-        END LOOP;
     ELSIF obj_description(to_regclass('distributed_lock_claims'), 'pg_class') IS DISTINCT FROM 'lock-runtime 1' THEN
         RAISE EXCEPTION 'the table distributed_lock_claims is not that of lock-runtime 1; rename or upgrade it';
     END IF;
+    IF to_regclass('distributed_lock_records') IS NULL THEN
+        -- What is known about a key beside its lock. Only the owner of the key changes it.
+        CREATE TABLE distributed_lock_records (
+            key bytea NOT NULL,
+            -- 'run': the last run of a period; 'announcement': what the holder says about itself.
+            kind text NOT NULL,
+            -- The owner of the run, or the one whose announcement counts while it has the key.
+            owner text,
+            -- Who runs, or what is announced.
+            content text,
+            -- When the run began and ended, in ms since 1970, by the clock of the server.
+            began bigint,
+            ended bigint,
+            failed boolean,
+            -- Whether it counts for its period.
+            counts boolean,
+            -- The last request for its start, and the owner of a run whose body has not begun.
+            attempt int,
+            undone text,
+            -- When it is given up.
+            until timestamptz NOT NULL,
+            PRIMARY KEY (key, kind)
+        ) WITH (fillfactor = 70);
+        COMMENT ON TABLE distributed_lock_records IS 'lock-runtime 1';
+    ELSIF obj_description(to_regclass('distributed_lock_records'), 'pg_class') IS DISTINCT FROM 'lock-runtime 1' THEN
+        RAISE EXCEPTION 'the table distributed_lock_records is not that of lock-runtime 1; rename or upgrade it';
+    END IF;
+    -- Who may use the first table may use the others.
+    FOR permission IN
+        SELECT privilege_type, CASE WHEN grantee = 0 THEN 'PUBLIC' ELSE grantee::regrole::text END AS grantee
+        FROM pg_class, aclexplode(relacl) WHERE oid = to_regclass('distributed_locks')
+        UNION
+        SELECT 'ALL', relowner::regrole::text FROM pg_class WHERE oid = to_regclass('distributed_locks')
+    LOOP
+        IF creates AND permission.privilege_type IN ('ALL', 'SELECT', 'INSERT', 'UPDATE', 'DELETE') THEN
+            EXECUTE format(
+                'GRANT %s ON distributed_lock_claims, distributed_lock_records TO %s',
+                permission.privilege_type, permission.grantee
+            );
+        END IF;
+    END LOOP;
 END
 $$;
 
@@ -495,6 +524,116 @@ BEGIN
 END
 $$;
 
+-- Whether the owner of a key has it now, and keeps it until the transaction ends: HELD, GONE, or TAKEN by another owner.
+CREATE OR REPLACE FUNCTION distributed_lock_hold(of_key bytea, claimant text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM set_config('lock_timeout', '200ms', true);
+    PERFORM FROM distributed_locks WHERE key = of_key AND owner = claimant AND until > clock_timestamp() FOR NO KEY UPDATE;
+    IF FOUND THEN
+        RETURN 'HELD';
+    END IF;
+    IF EXISTS (SELECT FROM distributed_locks WHERE key = of_key AND until > clock_timestamp() AND owner IS DISTINCT FROM claimant) THEN
+        RETURN 'TAKEN';
+    END IF;
+    RETURN 'GONE';
+END
+$$;
+
+-- Records the beginning of a run of the owner of a key, unless there was one in this period of `every` ms. Outcomes:
+--   STARTED       it begins at this time, in ms since 1970; or has begun then, if this is the first such request of the run
+--   RAN           there was a run in this period, which ends in so many ms
+--   GONE, TAKEN   the owner does not have the key, or the start was undone
+CREATE OR REPLACE FUNCTION distributed_lock_start_run(
+    of_key bytea, runner text, every bigint, counts_anyway boolean, request int, by text, keep float8,
+    OUT outcome text, OUT at bigint
+) LANGUAGE plpgsql AS $$
+DECLARE
+    last distributed_lock_records%ROWTYPE;
+    now_ms bigint;
+    first bigint;
+BEGIN
+    outcome := distributed_lock_hold(of_key, runner);
+    IF outcome <> 'HELD' THEN
+        RETURN;
+    END IF;
+    SELECT * INTO last FROM distributed_lock_records AS r WHERE r.key = of_key AND r.kind = 'run' AND r.until > clock_timestamp();
+    -- The request has come after its undo.
+    IF last.undone = runner THEN
+        outcome := 'TAKEN';
+        RETURN;
+    END IF;
+    now_ms := floor(extract(epoch FROM clock_timestamp()) * 1000);
+    first := now_ms - now_ms % every;
+    -- If the period has ended since the first request of the run, the run begins in the next one. An earlier request that
+    -- arrives late changes nothing, because its body may have begun.
+    IF last.owner = runner THEN
+        IF last.began >= first OR request <= last.attempt THEN
+            UPDATE distributed_lock_records AS r SET attempt = greatest(r.attempt, request)
+            WHERE r.key = of_key AND r.kind = 'run';
+            outcome := 'STARTED';
+            at := last.began;
+            RETURN;
+        END IF;
+    -- A run of the next period counts as well: the clock has been set back since.
+    ELSIF last.counts AND last.began >= first AND last.began < first + 2 * every THEN
+        outcome := 'RAN';
+        at := last.began - last.began % every + every - now_ms;
+        RETURN;
+    END IF;
+    INSERT INTO distributed_lock_records AS r (key, kind, owner, content, began, counts, attempt, until)
+    VALUES (of_key, 'run', runner, by, now_ms, counts_anyway, request, clock_timestamp() + make_interval(secs => keep))
+    ON CONFLICT (key, kind) DO UPDATE SET
+        owner = excluded.owner, content = excluded.content, began = excluded.began, ended = NULL, failed = NULL,
+        counts = excluded.counts, attempt = excluded.attempt, undone = r.undone, until = excluded.until;
+    outcome := 'STARTED';
+    at := now_ms;
+END
+$$;
+
+-- Records the end of a run of the owner of a key, or without a time of its beginning, that its body has not begun. The outcome is
+-- RECORDED, GONE or TAKEN.
+CREATE OR REPLACE FUNCTION distributed_lock_end_run(
+    of_key bytea, runner text, began_at bigint, counts_now boolean, has_failed boolean, by text, keep float8, OUT outcome text
+) LANGUAGE plpgsql AS $$
+BEGIN
+    outcome := distributed_lock_hold(of_key, runner);
+    IF outcome <> 'HELD' THEN
+        RETURN;
+    END IF;
+    outcome := 'RECORDED';
+    IF began_at IS NULL THEN
+        -- A start that comes later has no effect.
+        INSERT INTO distributed_lock_records AS r (key, kind, undone, until)
+        VALUES (of_key, 'run', runner, clock_timestamp() + make_interval(secs => keep))
+        ON CONFLICT (key, kind) DO UPDATE SET
+            undone = excluded.undone, counts = CASE WHEN r.owner = runner THEN false ELSE r.counts END;
+        RETURN;
+    END IF;
+    INSERT INTO distributed_lock_records AS r (key, kind, owner, content, began, ended, failed, counts, until)
+    VALUES (
+        of_key, 'run', runner, by, began_at, floor(extract(epoch FROM clock_timestamp()) * 1000), has_failed, counts_now,
+        clock_timestamp() + make_interval(secs => keep)
+    )
+    ON CONFLICT (key, kind) DO UPDATE SET
+        owner = excluded.owner, content = excluded.content, began = excluded.began, ended = excluded.ended,
+        failed = excluded.failed, counts = excluded.counts, until = excluded.until;
+END
+$$;
+
+-- Keeps what the owner of a key announces. The outcome is DONE, GONE or TAKEN.
+CREATE OR REPLACE FUNCTION distributed_lock_announce(of_key bytea, announcer text, said text, keep float8, OUT outcome text)
+LANGUAGE plpgsql AS $$
+BEGIN
+    outcome := distributed_lock_hold(of_key, announcer);
+    IF outcome = 'HELD' THEN
+        INSERT INTO distributed_lock_records AS r (key, kind, owner, content, until)
+        VALUES (of_key, 'announcement', announcer, said, clock_timestamp() + make_interval(secs => keep))
+        ON CONFLICT (key, kind) DO UPDATE SET owner = excluded.owner, content = excluded.content, until = excluded.until;
+        outcome := 'DONE';
+    END IF;
+END
+$$;
+
 -- Fencing tokens outlive the rows. They are at least the time in microseconds: where the sequence was lost, or the
 -- database comes from a backup, running this again makes them higher than all before. Everyone who draws a token changes
 -- the table, so nobody draws one between the two reads of the value. All other requests wait behind this, so it fails
@@ -511,4 +650,5 @@ COMMIT;
 -- What a user of the locks needs, in the place of `app`:
 -- GRANT SELECT, INSERT, UPDATE, DELETE ON distributed_locks TO app;
 -- GRANT SELECT, INSERT, UPDATE, DELETE ON distributed_lock_claims TO app;
+-- GRANT SELECT, INSERT, UPDATE, DELETE ON distributed_lock_records TO app;
 -- GRANT USAGE, UPDATE, SELECT ON distributed_lock_fences TO app;

@@ -364,6 +364,32 @@ pub(super) const SCAN: &str = concat!(
     holders!()
 );
 
+/// Key, owner, period in ms, whether it counts anyway, number of the request, process, and how long the record is kept in seconds.
+pub(super) const START_RUN: &str =
+    "SELECT outcome, at FROM distributed_lock_start_run($1, $2, $3, $4, $5, $6, $7)";
+
+/// Key, owner, when it began in ms or `NULL`, whether it counts, whether it has failed, process, and how long the record is kept
+/// in seconds.
+pub(super) const END_RUN: &str =
+    "SELECT outcome FROM distributed_lock_end_run($1, $2, $3, $4, $5, $6, $7)";
+
+/// Key. A row if there was a run: when it began and ended, whether it has failed, the process, and whether its owner has the key.
+pub(super) const LAST_RUN: &str = "\
+SELECT r.began, r.ended, r.failed, r.content, EXISTS (
+    SELECT FROM distributed_locks AS l WHERE l.key = r.key AND l.owner = r.owner AND l.until > clock_timestamp()
+)
+FROM distributed_lock_records AS r
+WHERE r.key = $1 AND r.kind = 'run' AND r.began IS NOT NULL AND r.until > clock_timestamp()";
+
+/// Key, owner, text, and how long it is kept in seconds.
+pub(super) const ANNOUNCE: &str = "SELECT outcome FROM distributed_lock_announce($1, $2, $3, $4)";
+
+/// Key. A row if its holder has announced something: the text, and the rest of the lease in seconds.
+pub(super) const ANNOUNCED: &str = "\
+SELECT r.content, CASE WHEN isfinite(l.until) THEN extract(epoch FROM l.until - clock_timestamp())::float8 END
+FROM distributed_locks AS l JOIN distributed_lock_records AS r ON r.key = l.key AND r.kind = 'announcement' AND r.owner = l.owner
+WHERE l.key = $1 AND l.until > clock_timestamp()";
+
 /// Ids of clients. The names of the connections of those that are connected, as users who may acquire locks.
 pub(super) const CLIENTS: &str = "\
 SELECT DISTINCT application_name FROM pg_stat_activity
@@ -418,10 +444,13 @@ SELECT
             UNION ALL
             SELECT 'the sequence distributed_lock_fences' WHERE to_regclass('distributed_lock_fences') IS NULL
             UNION ALL
-            SELECT 'the table distributed_lock_claims' WHERE to_regclass('distributed_lock_claims') IS NULL
+            SELECT 'the table ' || name FROM unnest(ARRAY['distributed_lock_claims', 'distributed_lock_records']) AS needed (name)
+            WHERE to_regclass(name) IS NULL
             UNION ALL
             SELECT 'the function distributed_lock_' || name
-            FROM unnest(ARRAY['pass', 'acquire', 'release', 'settle', 'row', 'claim', 'leave', 'change']) AS needed (name)
+            FROM unnest(ARRAY[
+                'pass', 'acquire', 'release', 'settle', 'row', 'claim', 'leave', 'change', 'hold', 'start_run', 'end_run', 'announce'
+            ]) AS needed (name)
             WHERE to_regproc('distributed_lock_' || name) IS NULL
         ) AS missing (part)
     ), '')";

@@ -20,8 +20,11 @@ const NAME: &str = "lock-runtime";
 const VERSION: u32 = 1;
 
 /// What the SQL creates if a table of this version lacks it.
-const CREATED: [&str; 2] =
-    ["the sequence distributed_lock_fences", "the table distributed_lock_claims"];
+const CREATED: [&str; 3] = [
+    "the sequence distributed_lock_fences",
+    "the table distributed_lock_claims",
+    "the table distributed_lock_records",
+];
 
 /// A table of locks.
 #[derive(Debug, PartialEq, Eq)]

@@ -381,7 +381,7 @@ async fn a_user_without_permissions_is_denied() {
     let grants: Vec<String> = grants
         .map(|grant| format!("GRANT {}", grant.replace(" app;", &format!(" {user};"))))
         .collect();
-    assert_eq!(grants.len(), 3);
+    assert_eq!(grants.len(), 4);
     database.run(&grants.concat()).await;
     let client = client_of(&url, LEASE).await;
     let guard = client.lock("k").acquire().await.expect("free");

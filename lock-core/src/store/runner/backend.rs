@@ -26,6 +26,8 @@ const POSSIBLE: Extensions = Extensions::of(&[
     Extension::Tokens,
     Extension::Acknowledgements,
     Extension::Queues,
+    Extension::Runs,
+    Extension::Announcements,
 ]);
 
 /// The store of a client.
@@ -68,7 +70,8 @@ impl<C: AsyncClient> AsyncBackend<C> {
             })
         };
         let counted = client.counted().map(|all| {
-            let all = all.intersection(POSSIBLE);
+            let none = [Extension::Runs, Extension::Announcements];
+            let all = none.into_iter().fold(all.intersection(POSSIBLE), Extensions::without);
             let of_semaphores = all.without(Extension::Tokens);
             [locks(Layout::ReadWrite, all), locks(Layout::Semaphore, of_semaphores)]
         });

@@ -8,9 +8,12 @@ use std::time::Duration;
 use super::stored::{LeasePage, LeaseScan, StoredLease};
 use super::wake_ups::WakeUps;
 use crate::client_info::ClientInfo;
+use crate::store::announcements::Announced;
 use crate::store::capabilities::{Extension, Extensions};
 use crate::store::layout::Mode;
+use crate::store::left::Left;
 use crate::store::mode_change::ModeChanged;
+use crate::store::periods::{RunEnded, RunRecord, RunStarted};
 use crate::store::requests::{Acquired, Fenced, Released, Renewed};
 use crate::store::store_error::StoreError;
 
@@ -70,6 +73,38 @@ pub struct LeaseRequest {
     pub waits: bool,
 }
 
+/// The beginning of a run; see [`RunStart`](crate::store::periods::RunStart).
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct RunStartRequest {
+    /// The length of the period.
+    pub every: Duration,
+    /// Whether the run counts for its period even if it fails.
+    pub counts: bool,
+    /// The number of this request among those for the same start, from 1.
+    pub attempt: u32,
+    /// The process, as the record names it.
+    pub by: String,
+    /// How long the store keeps the record.
+    pub kept: Duration,
+}
+
+/// The end of a run; see [`RunEnd`](crate::store::periods::RunEnd).
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct RunEndRequest {
+    /// When the run began, in ms since 1970. `None` if its body has not begun.
+    pub began: Option<u64>,
+    /// Whether the run counts for the period in which it began.
+    pub counts: bool,
+    /// Whether the run has failed.
+    pub failed: bool,
+    /// The process, as the record names it.
+    pub by: String,
+    /// How long the store keeps the record.
+    pub kept: Duration,
+}
+
 /// A client of a store, which has plain locks at least.
 ///
 /// The methods run at the same time, but a release of an owner comes after its acquires. A future is dropped when it has run for a
@@ -116,11 +151,63 @@ pub trait AsyncClient: Send + Sync + 'static {
         ready(Err(Extension::Tokens.lacking("this store")))
     }
 
-    /// What the store has besides acquiring, renewing and releasing keys. Possible are [`Extension::KeptKeys`],
-    /// [`Extension::Tokens`], [`Extension::Queues`], and [`Extension::Acknowledgements`] if it has no replicas that could lose a
-    /// lock. None by default.
+    /// What the store has besides acquiring, renewing and releasing keys. Possible is everything but
+    /// [`Extension::SeveralKeys`]; [`Extension::Acknowledgements`] if it has no replicas that could lose a lock. None by default.
     fn extensions(&self) -> Extensions {
         Extensions::NONE
+    }
+
+    /// Announces something about the owner of a key, as in [`announce`](crate::store::contract::LockStore::announce). The store
+    /// keeps it for `keep`. Needs [`Extension::Announcements`].
+    fn announce(
+        &self,
+        owned: &Owned,
+        text: &str,
+        keep: Duration,
+    ) -> impl Future<Output = Result<Announced, StoreError>> + Send {
+        let _ = (owned, text, keep);
+        ready(Err(Extension::Announcements.lacking("this store")))
+    }
+
+    /// What the holder of a key has announced, as in [`announced`](crate::store::contract::LockStore::announced). Needs
+    /// [`Extension::Announcements`].
+    fn announced(
+        &self,
+        key: &str,
+    ) -> impl Future<Output = Result<Option<(String, Left)>, StoreError>> + Send {
+        let _ = key;
+        ready(Err(Extension::Announcements.lacking("this store")))
+    }
+
+    /// Records the beginning of a run of the owner of a key, as in [`RunStart`](crate::store::periods::RunStart). Needs
+    /// [`Extension::Runs`].
+    fn start_run(
+        &self,
+        owned: &Owned,
+        run: RunStartRequest,
+    ) -> impl Future<Output = Result<RunStarted, StoreError>> + Send {
+        let _ = (owned, run);
+        ready(Err(Extension::Runs.lacking("this store")))
+    }
+
+    /// Records the end of a run of the owner of a key, as in [`RunEnd`](crate::store::periods::RunEnd). Needs
+    /// [`Extension::Runs`].
+    fn end_run(
+        &self,
+        owned: &Owned,
+        run: RunEndRequest,
+    ) -> impl Future<Output = Result<RunEnded, StoreError>> + Send {
+        let _ = (owned, run);
+        ready(Err(Extension::Runs.lacking("this store")))
+    }
+
+    /// The record of the last run under a key. Needs [`Extension::Runs`].
+    fn last_run(
+        &self,
+        key: &str,
+    ) -> impl Future<Output = Result<Option<RunRecord>, StoreError>> + Send {
+        let _ = key;
+        ready(Err(Extension::Runs.lacking("this store")))
     }
 
     /// What the store has for read-write locks and semaphores, besides acquiring, renewing and releasing them. Possible is what

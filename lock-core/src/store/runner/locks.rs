@@ -4,16 +4,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::client::{AsyncClient, LeaseRequest, Owned};
+use super::client::{AsyncClient, LeaseRequest, Owned, RunEndRequest, RunStartRequest};
 use super::requests::{CONNECTION, RequestRunner};
 use crate::join::join_all;
 use crate::maybe_ready::MaybeReady;
+use crate::store::announcements::{Announced, Announcement};
 use crate::store::contract::{
-    Acquired, Capabilities, Claim, Extensions, Fenced, Lane, Layout, LockStore, ModeChange,
+    Acquired, Capabilities, Claim, Extensions, Fenced, Lane, Layout, Left, LockStore, ModeChange,
     ModeChanged, Queueing, Release, Released, ReleasedBatch, Renewal, Renewed, Resource, SendTrace,
     StoreAnswer, StoreError,
 };
 use crate::store::owner::{ClientTag, OwnerId};
+use crate::store::periods::{RunEnd, RunEnded, RunRecord, RunStart, RunStarted};
 use crate::store::subscriptions::{Subscription, Subscriptions};
 use crate::timeout::RequestTimeout;
 
@@ -129,6 +131,43 @@ impl<C: AsyncClient> LockStore for AsyncLocks<C> {
         let resource = Resource { key: change.key, mode: change.to };
         let (client, hold) = (Arc::clone(&self.client), self.owned(resource, change.owner));
         self.runner.request(Lane::Caller, async move { client.change_mode(&hold).await })
+    }
+
+    fn announce<'a>(&'a self, announcement: Announcement<'a>) -> StoreAnswer<'a, Announced> {
+        let Announcement { key, owner, text, keep } = announcement;
+        let (client, hold) =
+            (Arc::clone(&self.client), self.owned(Resource::exclusive(key), owner));
+        let text = text.to_owned();
+        let announced = async move { client.announce(&hold, &text, keep).await };
+        self.runner.request(Lane::Caller, announced)
+    }
+
+    fn announced<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<(String, Left)>> {
+        let (client, key) = (Arc::clone(&self.client), key.to_owned());
+        self.runner.request(Lane::Caller, async move { client.announced(&key).await })
+    }
+
+    fn start_run<'a>(&'a self, start: RunStart<'a>) -> StoreAnswer<'a, RunStarted> {
+        let RunStart { key, owner, run, every, counts, attempt, .. } = start;
+        let (client, hold) =
+            (Arc::clone(&self.client), self.owned(Resource::exclusive(key), owner));
+        let (by, kept) = (run.by.clone(), run.kept);
+        let run = RunStartRequest { every, counts, attempt, by, kept };
+        self.runner.request(Lane::Caller, async move { client.start_run(&hold, run).await })
+    }
+
+    fn end_run<'a>(&'a self, end: RunEnd<'a>) -> StoreAnswer<'a, RunEnded> {
+        let RunEnd { key, owner, run, began, counts, failed, .. } = end;
+        let (client, hold) =
+            (Arc::clone(&self.client), self.owned(Resource::exclusive(key), owner));
+        let (by, kept) = (run.by.clone(), run.kept);
+        let run = RunEndRequest { began, counts, failed, by, kept };
+        self.runner.request(Lane::Caller, async move { client.end_run(&hold, run).await })
+    }
+
+    fn last_run<'a>(&'a self, key: &'a str) -> StoreAnswer<'a, Option<RunRecord>> {
+        let (client, key) = (Arc::clone(&self.client), key.to_owned());
+        self.runner.request(Lane::Caller, async move { client.last_run(&key).await })
     }
 
     fn capabilities(&self) -> Capabilities {

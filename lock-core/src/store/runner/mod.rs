@@ -21,7 +21,7 @@ mod wake_ups;
 mod watches;
 
 pub use self::backend::AsyncBackend;
-pub use self::client::{AsyncClient, LeaseRequest, Owned};
+pub use self::client::{AsyncClient, LeaseRequest, Owned, RunEndRequest, RunStartRequest};
 pub use self::requests::RunsOn;
 pub use self::stored::{LeasePage, LeaseScan, StoredLease};
 pub use self::wake_ups::WakeUps;
