@@ -184,6 +184,10 @@ BEGIN
             PERFORM set_config('synchronous_commit', 'off', true);
             RETURN;
         END IF;
+        IF actual LIKE '(%' THEN
+            -- Those who wait for another kind get its error with their next attempt.
+            DELETE FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.ticket IS NOT NULL AND c.capacity > 0;
+        END IF;
         IF actual IS DISTINCT FROM claimant THEN
             next := distributed_lock_pass(of_key, claimant);
         END IF;
@@ -307,7 +311,10 @@ BEGIN
     LOOP
         SELECT l.owner, l.until INTO actual, ends FROM distributed_locks AS l WHERE l.key = of_key FOR NO KEY UPDATE;
         EXIT WHEN FOUND;
-        INSERT INTO distributed_locks (key, owner, until, fence) VALUES (of_key, kind, clock_timestamp(), 0)
+        -- There are holders if somebody has deleted the row.
+        INSERT INTO distributed_locks (key, owner, until, fence)
+        SELECT of_key, kind, greatest(clock_timestamp(), max(c.until)), 0
+        FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.ticket IS NULL
         ON CONFLICT (key) DO NOTHING;
     END LOOP;
 END
@@ -426,11 +433,14 @@ BEGIN
         RETURN;
     END IF;
     PERFORM set_config('lock_timeout', '200ms', true);
-    IF EXISTS (SELECT FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.owner = leaver) THEN
+    -- On another level of isolation, a claim that was just made is not seen, but its change of the row is an error.
+    IF EXISTS (SELECT FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.owner = leaver)
+        OR current_setting('transaction_isolation') NOT LIKE 'read %'
+    THEN
         SELECT l.actual, l.ends INTO actual, ends FROM distributed_lock_row(of_key, kind) AS l;
         -- Waits for a renewal.
         SELECT * INTO own FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.owner = leaver FOR NO KEY UPDATE;
-        had := FOUND AND own.ticket IS NULL AND own.until > clock_timestamp();
+        had := FOUND AND actual IS NOT DISTINCT FROM kind AND own.ticket IS NULL AND own.until > clock_timestamp();
         PERFORM FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.owner = leaver FOR UPDATE SKIP LOCKED;
         IF NOT FOUND AND own.owner IS NOT NULL THEN
             outcome := CASE WHEN had THEN 'VERIFIED' ELSE 'GONE' END;
@@ -448,10 +458,15 @@ BEGIN
         DELETE FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.owner = leaver;
         IF actual = kind THEN
             granted := distributed_lock_settle(of_key, '');
-            DELETE FROM distributed_locks AS l
-            WHERE l.key = of_key AND NOT EXISTS (
-                SELECT FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.ticket IS NULL
-            );
+            IF NOT EXISTS (SELECT FROM distributed_lock_claims AS c WHERE c.key = of_key AND c.ticket IS NULL) THEN
+                PERFORM FROM distributed_locks AS l WHERE l.key = of_key FOR UPDATE SKIP LOCKED;
+                IF FOUND THEN
+                    DELETE FROM distributed_locks AS l WHERE l.key = of_key;
+                ELSE
+                    -- A transaction is open that has looked for a hold in vain.
+                    UPDATE distributed_locks AS l SET until = clock_timestamp() WHERE l.key = of_key;
+                END IF;
+            END IF;
         END IF;
     END IF;
     SELECT sum(c.shares) INTO taken FROM distributed_lock_claims AS c
@@ -499,7 +514,10 @@ BEGIN
     IF NOT FOUND THEN
         SELECT sum(c.shares) INTO taken FROM distributed_lock_claims AS c
         WHERE c.key = of_key AND c.ticket IS NULL AND c.until > clock_timestamp();
-        outcome := CASE WHEN taken + wanted > 10000000000 THEN 'TAKEN' ELSE 'GONE' END;
+        outcome := CASE WHEN taken + wanted > 10000000000 OR EXISTS (
+            SELECT FROM distributed_locks AS l
+            WHERE l.key = of_key AND l.owner IS DISTINCT FROM '(read-write lock)' AND l.until > clock_timestamp()
+        ) THEN 'TAKEN' ELSE 'GONE' END;
         RETURN;
     END IF;
     IF wanted > own.shares THEN

@@ -262,8 +262,14 @@ const RENEW_CLAIMS: &str = "\
 WITH asked AS (
     SELECT * FROM unnest($1::bytea[], $2::text[], $3::float8[], $4::bigint[], $5::bigint[])
         WITH ORDINALITY AS a (key, owner, term, shares, capacity, number)
+), unlocked AS MATERIALIZED (
+    SELECT a.key, a.owner, a.term, a.number FROM asked AS a CROSS JOIN LATERAL (
+        SELECT ctid FROM distributed_lock_claims AS c
+        WHERE c.key = a.key AND c.owner = a.owner AND c.ticket IS NULL AND c.until > clock_timestamp()
+        LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+    ) AS it
 ), keys AS MATERIALIZED (
-    SELECT a.key, a.term FROM (SELECT key, max(term) AS term FROM asked GROUP BY key) AS a CROSS JOIN LATERAL (
+    SELECT a.key, a.term FROM (SELECT key, max(term) AS term FROM unlocked GROUP BY key) AS a CROSS JOIN LATERAL (
         SELECT ctid FROM distributed_locks WHERE key = a.key AND owner LIKE '(%' LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
     ) AS it
 ), raised AS (
@@ -271,12 +277,6 @@ WITH asked AS (
     FROM keys AS a
     WHERE l.key = a.key AND l.owner LIKE '(%'
     RETURNING l.key
-), unlocked AS MATERIALIZED (
-    SELECT a.key, a.owner, a.term, a.number FROM asked AS a CROSS JOIN LATERAL (
-        SELECT ctid FROM distributed_lock_claims AS c
-        WHERE c.key = a.key AND c.owner = a.owner AND c.ticket IS NULL AND c.until > clock_timestamp()
-        LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
-    ) AS it
 ), extended AS (
     UPDATE distributed_lock_claims AS c
     SET until = greatest(c.until, clock_timestamp() + make_interval(secs => a.term))
