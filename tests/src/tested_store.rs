@@ -178,7 +178,11 @@ impl TestedStore {
     /// If the store cannot be asked.
     #[must_use]
     pub fn queued(&self, key: &str) -> usize {
-        let (Self::Postgres(..) | Self::SharedPostgres(..)) = self else { return 0 };
+        match self {
+            Self::Redis(server) => return server.queued(key),
+            Self::Quorum(_) | Self::Etcd(_) => return 0,
+            Self::Postgres(..) | Self::SharedPostgres(..) => {}
+        }
         let (url, key) = (self.url(), key.as_bytes());
         let ask = async {
             let (session, connection) =
@@ -192,6 +196,15 @@ impl TestedStore {
             scope.spawn(|| runtime.expect("a runtime").block_on(ask)).join().expect("an answer")
         });
         usize::try_from(asked).expect("a count")
+    }
+
+    /// Whether so many claims stand in the queue of a lock, which are told when their turn comes. Blocks the thread.
+    #[must_use]
+    pub fn has_woken_claims(&self, key: &str, count: usize) -> bool {
+        match self {
+            Self::Redis(server) => server.has_woken_claims(key, count),
+            _ => self.queued(key) == count,
+        }
     }
 
     /// Deletes the key of a lock, as an operator might.

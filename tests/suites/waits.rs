@@ -40,10 +40,9 @@ pub(crate) async fn waiting(pair: &Pair, lock: Lock, before: usize) -> JoinHandl
         tokio::task::yield_now().await;
         return call;
     }
-    let is_queued = || match &pair.server {
-        Some(server) => server.has_woken_claims("k", before + 1),
-        None => queued(pair) == before + 1,
-    };
+    let of_store = || pair.store.as_ref().is_some_and(|it| it.has_woken_claims("k", before + 1));
+    let of_server = |server: &RedisServer| server.has_woken_claims("k", before + 1);
+    let is_queued = || pair.server.as_ref().map_or_else(of_store, of_server);
     assert!(until(LEASE * 20, is_queued).await.is_some(), "the call does not wait");
     call
 }

@@ -87,9 +87,7 @@ pub(super) async fn last_run(
 ) -> Result<Option<RunRecord>, StoreError> {
     let rows = pool.query(LAST_RUN, &[(&key.as_bytes(), Type::BYTEA)]).await?;
     let Some(row) = rows.first() else { return Ok(None) };
-    let time = |column| {
-        row.get::<_, Option<i64>>(column).and_then(|time| u64::try_from(time).ok())
-    };
+    let time = |column| row.get::<_, Option<i64>>(column).and_then(|time| u64::try_from(time).ok());
     let Some(began) = time(0) else { return Ok(None) };
     let ended = time(1).map(|ended| (ended, row.get::<_, Option<bool>>(2).unwrap_or_default()));
     Ok(Some(RunRecord { began, ended, by: row.get(3), is_held: row.get(4) }))
