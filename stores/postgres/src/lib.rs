@@ -87,7 +87,8 @@ pub const POSTGRES_SCHEMA: &str = table::SCHEMA;
 ///
 /// **A failover can lose locks** that the promoted standby had not received. With `synchronous_commit = on` (the default)
 /// and `synchronous_standby_names` it has received each lock that was acquired, so none is lost. A release that gives the
-/// lock to nobody does not wait for it, nor for the disk: one that is lost in a failover or a crash leaves the lock taken until its lease ends, which is a
+/// lock to nobody does not wait for it, nor for the disk: one that is lost in a failover or a crash leaves the lock taken
+/// until its lease ends, which is a
 /// minute at most. Without synchronous standbys, or with `synchronous_commit = off` and a crash of the server, a lock can be
 /// lost: another client gets it, and the first one learns that with its next renewal.
 /// `verify_in` finds it in any case.

@@ -5,9 +5,17 @@ SELECT pg_advisory_xact_lock(7595446221094703949);
 
 DO $$
 DECLARE
+    name text;
     permission record;
     creates boolean := to_regclass('distributed_lock_claims') IS NULL OR to_regclass('distributed_lock_records') IS NULL;
 BEGIN
+    FOREACH name IN ARRAY ARRAY['distributed_locks', 'distributed_lock_claims', 'distributed_lock_records'] LOOP
+        IF to_regclass(name) IS NOT NULL
+            AND obj_description(to_regclass(name), 'pg_class') IS DISTINCT FROM 'lock-runtime 1'
+        THEN
+            RAISE EXCEPTION 'the table % is not that of lock-runtime 1; rename or upgrade it', name;
+        END IF;
+    END LOOP;
     IF to_regclass('distributed_locks') IS NULL THEN
         CREATE TABLE distributed_locks (
             -- The key of a lock, in UTF-8.
@@ -27,8 +35,6 @@ BEGIN
             CONSTRAINT distributed_locks_owner UNIQUE (key, owner)
         ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
         COMMENT ON TABLE distributed_locks IS 'lock-runtime 1';
-    ELSIF obj_description(to_regclass('distributed_locks'), 'pg_class') IS DISTINCT FROM 'lock-runtime 1' THEN
-        RAISE EXCEPTION 'the table distributed_locks is not that of lock-runtime 1; rename or upgrade it';
     END IF;
     IF to_regclass('distributed_lock_fences') IS NULL THEN
         CREATE SEQUENCE distributed_lock_fences AS bigint;
@@ -54,8 +60,6 @@ BEGIN
             PRIMARY KEY (key, owner)
         ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
         COMMENT ON TABLE distributed_lock_claims IS 'lock-runtime 1';
-    ELSIF obj_description(to_regclass('distributed_lock_claims'), 'pg_class') IS DISTINCT FROM 'lock-runtime 1' THEN
-        RAISE EXCEPTION 'the table distributed_lock_claims is not that of lock-runtime 1; rename or upgrade it';
     END IF;
     IF to_regclass('distributed_lock_records') IS NULL THEN
         -- What is known about a key beside its lock. Only the owner of the key changes it.
@@ -81,8 +85,6 @@ BEGIN
             PRIMARY KEY (key, kind)
         ) WITH (fillfactor = 70);
         COMMENT ON TABLE distributed_lock_records IS 'lock-runtime 1';
-    ELSIF obj_description(to_regclass('distributed_lock_records'), 'pg_class') IS DISTINCT FROM 'lock-runtime 1' THEN
-        RAISE EXCEPTION 'the table distributed_lock_records is not that of lock-runtime 1; rename or upgrade it';
     END IF;
     -- Who may use the first table may use the others.
     FOR permission IN
@@ -101,10 +103,10 @@ BEGIN
 END
 $$;
 
--- What all of the following functions do: each statement in them sees what was committed before it, because the level of
--- isolation is READ COMMITTED; on another level, they fail if somebody has got or lost the lock meanwhile. They wait for the row of the key, and for renewals, but not
--- for those who have verified a hold. The longest wait is short, because other requests come next on the connection: the statement
--- fails then, and the client repeats it.
+-- What holds for all of the following functions: at the level of isolation READ COMMITTED, each statement in them sees what was
+-- committed before it. At a higher level, they fail if somebody has got or lost the lock meanwhile. They wait for the row of the
+-- key, and for renewals, but not for transactions that have verified a hold. A wait is short, because other requests come next
+-- on the connection: when it is over, the statement fails, and the client repeats it.
 
 -- Gives an exclusive lock that is free to the claim that comes next, and tells its client, unless it is that of one owner. Returns
 -- the owner of the claim, or NULL if nobody waits. The caller has locked the row of the key.
